@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ from cluster.deploy import evidence, gate, prove
 from cluster.deploy.fetch import is_absent, read_token
 from cluster.deploy.prove import simulated_products, subject_of
 from cluster.deploy.rank import SECRET_FILES
-from cluster.deploy.session import Connect, answered, locked, look, open_fleet, raise_all, read_named, read_recipe, see
-from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors, UsageError
+from cluster.deploy.session import Connect, answered, finish, locked, look, open_fleet, read_named, read_recipe, see
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.fleet import errors as errors_of
@@ -231,10 +232,8 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             files = save(place, wanted, examined.seens, examined.found, document, fleet)
             screen.note(f"{place}: {files} files, without secrets; hosts, users and addresses are named in them")
     screen.document(document)
-    if screen.json_mode and examined.errors:
-        return ManyErrors(examined.errors).exit_code
-    raise_all(examined.errors)
-    return ExitCode.REFUSED if any(one.level == "fault" for one in examined.findings) else ExitCode.DONE
+    faulty = any(one.level == "fault" for one in examined.findings)
+    return finish(examined.errors, screen, ExitCode.REFUSED if faulty else ExitCode.DONE)
 
 
 def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
@@ -251,7 +250,7 @@ def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
         have_image = [name for name, seen in seens.items() if not isinstance(seen.image, Missing)]
         if have_image:
             waiting.update(f"trying the image {wanted.recipe.image} in a short container")
-        insides = gate.look_inside(wanted, have_image, fleet)
+        insides = fleet.each(partial(gate.look_into, wanted), have_image)
         errors += errors_of(insides)
         findings += gate.check_insides(wanted, {host: one.value for host, one in insides.items() if one.value})
         for deployment in found:

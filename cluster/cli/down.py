@@ -17,6 +17,7 @@ from cluster.deploy.session import (
     answered,
     choose_one,
     find,
+    finish,
     locked,
     look,
     note_unchanged,
@@ -26,7 +27,7 @@ from cluster.deploy.session import (
     see,
     unchanged,
 )
-from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError
+from cluster.errors import ClusterError, ExitCode, RefusedError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Outcome
 from cluster.screen import Screen
@@ -69,10 +70,7 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
     errors = [*concerned(outcomes, named, found, screen), *blind]
     note_unchanged(errors, screen)
     screen.document({"deployments": [one.id for one in found], **removed, "errors": [one.as_dict() for one in errors]})
-    if screen.json_mode and errors:
-        return ManyErrors(errors).exit_code
-    raise_all(errors)  # what could be taken down was; the hosts that did not answer are still named
-    return ExitCode.DONE
+    return finish(errors, screen, ExitCode.DONE)  # what could be taken down was; the others are named
 
 
 def concerned(

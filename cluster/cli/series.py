@@ -37,7 +37,6 @@ from cluster.cli.options import UpOptions, typed
 from cluster.config.inventory import ResolvedHost
 from cluster.config.recipe import MemoryNeeds, Recipe, choose_recipe
 from cluster.config.written import deciding
-from cluster.deploy import fetch
 from cluster.deploy.session import (
     Connect,
     Named,
@@ -238,7 +237,7 @@ class SeriesJob:
             quiet = QuietScreen(progress=self.screen.json_mode)
             try:
                 for one in step.replicas:
-                    up.start(one.wanted, up.Options(True, True, ""), quiet, self.connect)
+                    up.start(one.wanted, replace(one.up, dry_run=True, yes=True), quiet, self.connect)
             except UsageError:
                 raise
             except ClusterError as error:
@@ -322,16 +321,13 @@ class SeriesJob:
         else:
             self.screen.note(f"{place} on {', '.join(step.names)}: up, bench, down")
             point = Point(step.label, step.values, step.names, time.time())
-            options = up.Options(False, step.up.yes, fetch.read_token(step.up.hub_token_file))
             started: list[dict[str, Any]] = []
             try:
                 for one in step.replicas:
                     quiet = QuietScreen()
-                    up.start(one.wanted, options, quiet, self.connect)
+                    up.start(one.wanted, replace(one.up, probe=False), quiet, self.connect)
                     started.append(quiet.kept)
             except (ClusterError, KeyboardInterrupt) as caught:  # `up` has rolled back what it began
-                if isinstance(caught, KeyboardInterrupt) and not started:
-                    raise
                 point = self.failed(point, "up", caught)
                 point = self.take_down(point, step) if started else point
             else:

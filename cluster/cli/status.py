@@ -10,8 +10,8 @@ from typing import Any
 from cluster.argv.docker import docker_exec
 from cluster.argv.question import Question
 from cluster.deploy import prove
-from cluster.deploy.session import Connect, answered, look, open_fleet, raise_all, read_named
-from cluster.errors import ExitCode, ManyErrors
+from cluster.deploy.session import Connect, answered, finish, look, open_fleet, read_named
+from cluster.errors import ExitCode
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
@@ -94,10 +94,8 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             **({"clients": clients} if args.clients else {}),
         }
     )
-    if screen.json_mode and errors:
-        return ManyErrors(errors).exit_code
-    raise_all(errors)
-    return ExitCode.REFUSED if alike or any(status.word != "ready" for status in statuses) else ExitCode.DONE
+    wrong = alike or any(status.word != "ready" for status in statuses)
+    return finish(errors, screen, ExitCode.REFUSED if wrong else ExitCode.DONE)
 
 
 def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> Status:

@@ -7,7 +7,7 @@ import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from cluster.argv.question import Question
@@ -55,23 +55,9 @@ SECRETS_VERSION = "secrets_version"
 """Key of a spec: how often the secrets of what serves were changed: two deployments differ, and no secret is shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How to go about it, as against what is wanted. `aim`: what a next command needs to find the same hosts."""
-
-    dry_run: bool
-    yes: bool
-    hub_token: str
-    fabric_test: bool = False
-    clients: bool = False
-    probe: bool = False
-    aim: tuple[str, ...] = ()
-
-
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
-    line, named = UpOptions.of(args), read_named(args)
-    wanted = read_wanted(line, named)
-    return start(wanted, replace(options_of(line), aim=aim_at(wanted, line, named)), screen, connect)
+    line = UpOptions.of(args)
+    return start(read_wanted(line, read_named(args)), line, screen, connect)
 
 
 def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
@@ -84,7 +70,7 @@ def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connec
         raise UsageError("swap requires a recipe", code="recipe-missing", remedy=remedy)
     named = read_named(args)
     read_recipe(line, named.file)  # what is wrong with it is reported before any host is asked
-    options = options_of(line)
+    fetch.read_token(line.hub_token_file)
     with unchanged(screen), open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))
         found = find(seens, named.hosts)
@@ -95,21 +81,7 @@ def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connec
         raise_all(errors if named.explicit else ())
         if not any(rank.state == "running" for deployment in found for rank in deployment.ranks.values()):
             raise nothing_runs(seens, first)
-        wanted = read_wanted(line, named)
-        options = replace(options, aim=aim_at(wanted, line, named))
-        return start(wanted, options, screen, lambda hosts: fleet.only(tuple(hosts)))
-
-
-def options_of(line: UpOptions) -> Options:
-    """How a command line wants it done. Raises UsageError for a token file that cannot be read."""
-    token = fetch.read_token(line.hub_token_file)
-    return Options(line.dry_run, line.yes, token, line.fabric_test, line.clients, line.probe)
-
-
-def aim_at(wanted: Wanted, line: UpOptions, named: Named) -> tuple[str, ...]:
-    """The options of a next command for the same hosts; without -n where they are all that the inventory has."""
-    nodes = () if {*wanted.names} == {*named.file.inventory.hosts} else ("-n", ",".join(wanted.names))
-    return (*nodes, *(("-i", line.inventory) if line.inventory else ()))
+        return start(read_wanted(line, named), line, screen, lambda hosts: fleet.only(tuple(hosts)))
 
 
 def read_wanted(line: UpOptions, named: Named) -> Wanted:
@@ -128,8 +100,9 @@ def read_wanted(line: UpOptions, named: Named) -> Wanted:
     )
 
 
-def start(wanted: Wanted, options: Options, screen: Screen, connect: Connect = connect) -> ExitCode:
-    clock, how = Stopwatch(), fetch.How(options.yes, options.dry_run, options.hub_token)
+def start(wanted: Wanted, line: UpOptions, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """Start what is wanted, as a command line asks for it. Raises UsageError for a token file that cannot be read."""
+    clock, how = Stopwatch(), fetch.How(line.yes, line.dry_run, fetch.read_token(line.hub_token_file))
     with (
         fetch.naming_what_stays(how),
         unchanged(screen),
@@ -138,13 +111,13 @@ def start(wanted: Wanted, options: Options, screen: Screen, connect: Connect = c
     ):
         with clock.stage("connect and lock"):
             reach(fleet)
-            guard = held.enter_context(locked(fleet, wanted.hosts, f"up {wanted.recipe.name}", dry_run=options.dry_run))
+            guard = held.enter_context(locked(fleet, wanted.hosts, f"up {wanted.recipe.name}", dry_run=line.dry_run))
         for text in wanted.recipe.unverified:
             screen.note(f"not verified: {text}")
-        return bring_up(wanted, Session(fleet, guard, screen, options.dry_run, clock), options, how)
+        return bring_up(wanted, Session(fleet, guard, screen, line.dry_run, clock), line, how)
 
 
-def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How) -> ExitCode:
+def bring_up(wanted: Wanted, session: Session, line: UpOptions, how: fetch.How) -> ExitCode:
     """The same on hosts that are connected and locked."""
     fleet, screen, clock = session.fleet, session.screen, session.clock
     with clock.stage("look"):
@@ -152,15 +125,15 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
     found = find(seens, wanted.hosts)
     refuse_beyond(wanted.names, found)
     fabric = gate.pair_of(wanted.hosts, seens)
-    if not options.dry_run:
+    if not line.dry_run:
         apply(filled(remove_probes(seens)), session)
     if not any(isinstance(seen.image, Missing) for seen in seens.values()):
         _, decision = settle(wanted, seens, found, session)
         if isinstance(decision, Same):
-            return leave(decision, wanted, fabric, seens, session, options)
+            return leave(decision, wanted, fabric, seens, session, line)
     with clock.stage("check"), counted(wanted, seens, screen):
-        gate.check_seen(wanted, seens, fabric, found, session)
-    if options.fabric_test and not options.dry_run:
+        gate.judge([*gate.check_facts(wanted, seens, fabric, found), *gate.ping(fabric, fleet)], wanted, screen)
+    if line.fabric_test and not line.dry_run:
         from cluster.cli.fabric_test import test_fabric
 
         with clock.stage("fabric test"):
@@ -173,13 +146,13 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
         inside = gate.try_image(wanted, fleet, screen)
     spec, decision = settle(wanted, seens, found, session)
     if isinstance(decision, Same):  # it runs, but its image had been removed from a host
-        return leave(decision, wanted, fabric, seens, session, options)
+        return leave(decision, wanted, fabric, seens, session, line)
     plan = plan_up(Ingredients(wanted, spec, seens, fabric, inside, before(seens), secrets.token_hex(32)), decision)
     for text in (*decision.why, f"start {plan.deployment}"):
         screen.line(text)
-    if options.dry_run:
+    if line.dry_run:
         return show(plan, screen)
-    if plan.replaces and not options.yes and screen.interactive and not screen.confirm("replace it?"):
+    if plan.replaces and not line.yes and screen.interactive and not screen.confirm("replace it?"):
         raise RefusedError("not replaced", code="not-agreed", remedy="--yes replaces without asking")
     subject = to_prove(plan.deployment, spec, wanted, fabric, seens)
     subject = replace(subject, idle={} if plan.replaces else held_by(seens))
@@ -193,8 +166,8 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
             apply(plan.stages, session, applied)
         proof = prove.wait_ready(subject, fleet, screen, clock)
     remove_old(plan, session)
-    ready = show_ready(wanted, spec, proof, seens, session, options, changed=True)
-    if options.probe:
+    ready = show_ready(wanted, spec, proof, seens, session, line, changed=True)
+    if line.probe:
         from cluster.probe.cases import probe_quickly
 
         ready["probe"] = probe_quickly(fleet[wanted.names[0]], subject.container(wanted.names[0]), spec, screen)
@@ -262,7 +235,7 @@ def changed_secrets(running: Deployment, wanted: Wanted, seens: Mapping[str, See
 
 
 def leave(
-    same: Same, wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], session: Session, options: Options
+    same: Same, wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], session: Session, line: UpOptions
 ) -> ExitCode:
     """What is wanted runs already, ready or on its way: change nothing of it, and prove it all the same.
 
@@ -286,7 +259,7 @@ def leave(
             one.rolled_back = "only remains of another deployment were removed" if same.remains else ""
             one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it again")
         raise
-    screen.document(show_ready(wanted, deployment.spec, proof, seens, session, options, changed=False))
+    screen.document(show_ready(wanted, deployment.spec, proof, seens, session, line, changed=False))
     return ExitCode.DONE
 
 
@@ -296,14 +269,16 @@ def show_ready(
     proof: prove.Proof,
     seens: Mapping[str, Seen],
     session: Session,
-    options: Options,
+    line: UpOptions,
     *,
     changed: bool,
 ) -> dict[str, Any]:
     """Show what serves, as text. Returns the same as JSON."""
-    prove.print_ready(wanted, proof, seens, session, options.aim)
+    aim = ["-n", ",".join(wanted.names)] if line.nodes or line.solo else []  # else they are all that the inventory has
+    aim += ["-i", line.inventory] if line.inventory else []
+    prove.print_ready(wanted, proof, seens, session, aim)
     ready = prove.as_document(wanted, proof, seens, session, changed=changed)
-    if options.clients:
+    if line.clients:
         ready["clients"] = prove.print_clients(spec, seens[wanted.names[0]], session.screen)
     return ready
 

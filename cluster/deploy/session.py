@@ -11,7 +11,7 @@ from typing import Any
 
 from cluster.config.inventory import InventoryFile, ResolvedHost, load_inventory, resolve_hosts
 from cluster.config.recipe import Recipe, choose_recipe, final_recipe, load_recipe
-from cluster.errors import UNCHANGED, ClusterError, InterruptedByUser, ManyErrors, UsageError
+from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, ManyErrors, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet, Outcome, Say, values
 from cluster.hosts.fleet import errors as errors_of
@@ -161,8 +161,7 @@ def see(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = Non
 
 def looker(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None) -> Callable[[Host], Seen]:
     """What looks at one of these hosts: for something wanted, at everything that its checks need."""
-    looks = {host.name: Look(data_dir=host.data_dir, hf_home=host.hf_home) for host in hosts}
-    more: dict[str, Any] = {}
+    places, more = {host.name: host for host in hosts}, dict[str, Any]()
     if wanted:
         model, *drafters = wanted.models
         files = tuple(mount.model_file for mount in wanted.recipe.mounts if mount.model_file)
@@ -172,7 +171,8 @@ def looker(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None) -
             more |= {"drafter": one.id, "drafter_revision": one.revision, "dummy_drafter": one.dummy}
 
     def look_at(host: Host) -> Seen:
-        one, asked_at = replace(looks[host.name], **more), fleet.time.time()
+        place, asked_at = places[host.name], fleet.time.time()
+        one = Look(data_dir=place.data_dir, hf_home=place.hf_home, **more)
         answers = host.ask(spark_look.questions(one))
         seen = spark_look.read(host.name, one, answers, (asked_at, fleet.time.time()))
         docker, rooms = known(seen.docker), known(seen.disk)
@@ -189,6 +189,14 @@ def answered(outcomes: Mapping[str, Outcome[Seen]]) -> tuple[dict[str, Seen], li
     """The hosts that answered, and the errors of those that did not."""
     seens = {name: outcome.value for name, outcome in outcomes.items() if outcome.value is not None}
     return seens, errors_of(outcomes)
+
+
+def finish(errors: Sequence[ClusterError], screen: Screen, code: ExitCode) -> ExitCode:
+    """The exit code of a command that has shown its result; hosts' errors are raised unless its document has them."""
+    if errors and screen.json_mode:
+        return ManyErrors(errors).exit_code
+    raise_all(errors)
+    return code
 
 
 def raise_all(errors: Sequence[ClusterError]) -> None:
