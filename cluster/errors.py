@@ -133,6 +133,11 @@ class ManyErrors(ClusterError):
         return self._errors
 
 
+def joined(*texts: str) -> str:
+    """Several wheres or remedies in one line; each may be empty."""
+    return "; ".join(filter(None, texts))
+
+
 @contextmanager
 def about(host: str) -> Iterator[None]:
     """Errors that leave the block are about this host, unless they name one already."""

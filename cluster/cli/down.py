@@ -54,17 +54,13 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
         with locked(within, answering, "down", dry_run=dry_run) as guard:
             if not dry_run:  # whoever held the lock until now may have changed everything
                 seens = see(within, answering, say=screen.trouble)
-            blind = [
-                RefusedError(
-                    f"the containers cannot be listed: {seen.containers.why}",
-                    code="containers-not-listed",
-                    where=name,
-                    remedy="run cluster down again when docker ps works there",
-                )
-                for name, seen in seens.items()
-                if isinstance(seen.containers, Missing)
-            ]
-            seens = {name: seen for name, seen in seens.items() if not isinstance(seen.containers, Missing)}
+            blind = []
+            for name, seen in list(seens.items()):
+                if isinstance(seen.containers, Missing):
+                    what = f"the containers cannot be listed: {seen.containers.why}"
+                    remedy = "run cluster down again when docker ps works there"
+                    blind.append(RefusedError(what, code="containers-not-listed", where=name, remedy=remedy))
+                    del seens[name]
             found = find(seens, named.hosts)
             removed = take_down(answering, seens, found, Session(within, guard, screen, dry_run))
     errors = [*concerned(outcomes, named, found, screen), *blind]
@@ -96,10 +92,8 @@ def take_down(
     for deployment in found:
         beyond = ", ".join(host for host in deployment.hosts if host not in seens)
         if beyond:  # a rank ends by itself when its peers are gone
-            screen.warn(
-                f"{deployment.id} also has ranks on {beyond}: they end by themselves within a minute; "
-                "their containers stay until cluster down is run for them too"
-            )
+            end = "they end by themselves within a minute; their containers stay until cluster down is run for them too"
+            screen.warn(f"{deployment.id} also has ranks on {beyond}: {end}")
     plan, last = plan_down(found, seens), filled(forget(seens), reset_limits(seens))
     if session.dry_run:
         lines = [*plan.lines(), *Plan("", (), last).lines()]

@@ -50,7 +50,7 @@ from cluster.deploy.session import (
     unchanged,
 )
 from cluster.deploy.spec import differing, spec_like
-from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError, joined
 from cluster.hosts.connect import connect
 from cluster.screen import QuietScreen, Screen
 from cluster.spark.deployments import Deployment
@@ -80,11 +80,8 @@ def run_sweep(args: argparse.Namespace, screen: Screen, connect: Connect = conne
     fixed = {"tp": args.tp or args.solo, "pp": args.pipeline != 1, "backend": args.backend}
     for key in varied:
         if fixed.get(key):
-            raise UsageError(
-                f"--vary {key} and the same option are both given",
-                code="options-conflict",
-                remedy=f"leave out --vary {key} or the option",
-            )
+            what = f"--vary {key} and the same option are both given"
+            raise UsageError(what, code="options-conflict", remedy=f"leave out --vary {key} or the option")
     given = given_options(args, named)
     steps = [read_step(label_of(values), values, given, named, args) for values in combinations(varied)]
     return SeriesJob("sweep", tuple(varied), steps, named, args, screen, connect).run()
@@ -129,11 +126,9 @@ def read_sizes(args: argparse.Namespace, named: Named) -> list[SeriesStep]:
     sizes = list(dict.fromkeys(args.tp or [1, len(named.hosts) // args.pipeline]))
     need, names = max(sizes) * args.pipeline, [host.name for host in named.hosts]
     if need > len(names) or (need < len(names) and not args.replicas):
-        raise UsageError(
-            f"the largest size, --tp {max(sizes)}, uses {need} hosts (one GPU each), named are {','.join(names)}",
-            code="size-invalid",
-            remedy="name more with -n" if need > len(names) else f"-n {','.join(names[:need])}",
-        )
+        what = f"the largest size, --tp {max(sizes)}, uses {need} hosts (one GPU each), named are {','.join(names)}"
+        remedy = "name more with -n" if need > len(names) else f"-n {','.join(names[:need])}"
+        raise UsageError(what, code="size-invalid", remedy=remedy)
     given = replace(given_options(args, named), backend=args.backend or read_recipe(args, named.file).backend)
     return [read_step(f"TP={tp}", {"tp": tp}, given, named, args) for tp in sizes]
 
@@ -142,11 +137,9 @@ def read_replicas(size: SeriesStep, args: argparse.Namespace, named: Named) -> S
     """One deployment of one host on each host, measured together. Raises UsageError."""
     count = len(named.hosts)
     if args.pipeline != 1 or count < 2:
-        raise UsageError(
-            "--replicas starts a deployment of one host on each: it requires two hosts or more and no pipeline",
-            code="options-conflict",
-            remedy="leave out --replicas, or name more hosts with -n",
-        )
+        what = "--replicas starts a deployment of one host on each: it requires two hosts or more and no pipeline"
+        remedy = "leave out --replicas, or name more hosts with -n"
+        raise UsageError(what, code="options-conflict", remedy=remedy)
     given, values = replace(given_options(args, named), backend=size.up.backend), {"tp": 1}
     first, *more = (read_step(host.name, values, given, replace(named, hosts=(host,)), args) for host in named.hosts)
     bench = replace(first.bench, nodes=",".join(host.name for host in named.hosts), replicas=True)
@@ -296,11 +289,8 @@ class SeriesJob:
             names = "; ".join(f"{one.id} on {', '.join(one.hosts)}" for one in running)
             own = resume and all(any(step.matches(one) for step in self.steps) for one in running)
             if not own and not self.args.yes and not self.screen.confirm(f"{names} runs; take it down?"):
-                raise RefusedError(
-                    f"{names} is running and would be taken down",
-                    code="not-confirmed",
-                    remedy="run `cluster down` first, or add --yes",
-                )
+                what = f"{names} is running and would be taken down"
+                raise RefusedError(what, code="not-confirmed", remedy="run `cluster down` first, or add --yes")
         down.take(replace(self.named, explicit=True), QuietScreen(), self.connect, dry_run=False)
 
     def measured(self, step: SeriesStep) -> Point | None:
@@ -331,7 +321,7 @@ class SeriesJob:
                 point = self.failed(point, "up", caught)
                 point = self.take_down(point, step) if started else point
             else:
-                point = self.take_down(self.measure(replace(point, up=joined(started)), step), step)
+                point = self.take_down(self.measure(replace(point, up=as_one(started)), step), step)
         self.series = self.series.with_point(point)
         store(self.path, self.series.document(), "--results DIRECTORY")
         if point.failed:
@@ -413,7 +403,7 @@ class SeriesJob:
             self.screen.line(f"page:   cluster report {self.path} -o {self.kind}.html")
         code = self.exit_code()
         if self.error:
-            self.error.remedy = "; ".join(filter(None, (self.error.remedy, "the same command with --resume goes on")))
+            self.error.remedy = joined(self.error.remedy, "the same command with --resume goes on")
             QuietScreen().error(self.error)
         elif code != ExitCode.DONE:
             self.screen.warn("the same command with --resume tries what failed again")
@@ -426,7 +416,7 @@ class SeriesJob:
         return code
 
 
-def joined(started: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def as_one(started: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What `up` reported of replicas that were started one after the other, as of one deployment."""
     first, *more = started
     kept = dict(first)

@@ -141,12 +141,8 @@ def server_of(deployment: Deployment, seen: Seen) -> Server:
 
 def host_row(seen: Seen) -> dict[str, str]:
     """One host's cells by their keys in `--json`; `?` for what could not be read."""
-    identity, memory, gpus, containers = (
-        known(seen.identity),
-        known(seen.memory),
-        known(seen.gpu),
-        known(seen.containers),
-    )
+    identity, memory, gpus = known(seen.identity), known(seen.memory), known(seen.gpu)
+    containers = known(seen.containers)
     power = gpus[0].power_w if gpus else None
     values = {
         "machine": identity.product or identity.arch if identity else None,

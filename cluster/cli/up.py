@@ -16,7 +16,7 @@ from cluster.cli.options import UpOptions
 from cluster.config.recipe import read_dockerfile, read_mounts, split_env
 from cluster.config.secrets import API_KEY, hide_text, read_secret
 from cluster.deploy import fetch, gate, prove
-from cluster.deploy.apply import also, apply, undoing
+from cluster.deploy.apply import apply, undoing
 from cluster.deploy.plan import Plan, clean_up, filled, limits, plan_up, remove_probes
 from cluster.deploy.rank import API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
 from cluster.deploy.released import await_released, say_held
@@ -38,7 +38,7 @@ from cluster.deploy.session import (
     unchanged,
 )
 from cluster.deploy.spec import Same, Start, decide, refuse_beyond, spec_of
-from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError, joined
 from cluster.hosts.connect import connect
 from cluster.screen import Screen
 from cluster.spark.clock_limit import check_clock_limit, to_set
@@ -257,7 +257,7 @@ def leave(
         for one in error.errors:
             one.what = hide_text(one.what, wanted.secrets.values())
             one.rolled_back = "only remains of another deployment were removed" if same.remains else ""
-            one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it again")
+            one.remedy = joined(one.remedy, "cluster logs; cluster down and cluster up start it again")
         raise
     screen.document(show_ready(wanted, deployment.spec, proof, seens, session, line, changed=False))
     return ExitCode.DONE

@@ -121,12 +121,8 @@ def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Stopwatch)
             unused = transport.verdict == "socket"
             shown = transport if transport.bypass else transport.why
             what = f"RDMA {'was not used' if unused else 'could not be proven'} between the ranks: {shown}"
-            raise RefusedError(
-                what,
-                code="rdma-unused" if unused else "rdma-unproven",
-                where=", ".join(wanted.names),
-                remedy="--allow-socket accepts TCP",
-            )
+            where, remedy = ", ".join(wanted.names), "--allow-socket accepts TCP"
+            raise RefusedError(what, code="rdma-unused" if unused else "rdma-unproven", where=where, remedy=remedy)
         screen.warn(f"RDMA was not used between the ranks ({transport.verdict}): {wanted.accepts_sockets}")
     return Proof(done, transport, moments, nodes, clocks_mhz)
 
