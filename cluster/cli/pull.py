@@ -22,7 +22,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     named = read_named(args)
     recipe = read_recipe(args, named.file)
     wanted = Wanted(recipe, named.hosts, len(named.hosts), 1, "none")
-    how = fetch.How(args.yes, args.dry_run, fetch.read_token(args.hub_token_file))
+    how = fetch.How(args.yes, fetch.read_token(args.hub_token_file))
     with fetch.naming_what_stays(how), unchanged(screen), open_fleet(wanted.hosts, connect) as fleet:
         reach(fleet)
         with locked(fleet, wanted.hosts, f"pull {recipe.name}", dry_run=args.dry_run) as guard:

@@ -102,7 +102,7 @@ def read_wanted(line: UpOptions, named: Named) -> Wanted:
 
 def start(wanted: Wanted, line: UpOptions, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Start what is wanted, as a command line asks for it. Raises UsageError for a token file that cannot be read."""
-    clock, how = Stopwatch(), fetch.How(line.yes, line.dry_run, fetch.read_token(line.hub_token_file))
+    clock, how = Stopwatch(), fetch.How(line.yes, fetch.read_token(line.hub_token_file))
     with (
         fetch.naming_what_stays(how),
         unchanged(screen),

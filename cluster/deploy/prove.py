@@ -190,7 +190,7 @@ def lost(state: Failed, recipe: Recipe) -> ClusterError:
     return ClusterError(f"{state.host}: {state.why}{detail}", code="rank-failed", where=where, host=state.host)
 
 
-def check_ray(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[str, ...]:
+def check_ray(subject: Subject, fleet: Fleet, say: Say) -> tuple[str, ...]:
     """Ask Ray inside the head's container for its nodes: N alive, N GPUs, our addresses. Raises RefusedError."""
     wanted = subject.wanted
     if wanted.backend != "ray":
@@ -206,7 +206,7 @@ def check_ray(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[str, ...
     return tuple(f"{node.address} ({node.gpus:g} GPU)" for node in nodes if node.alive)
 
 
-def check_log(subject: Subject, fleet: Fleet, screen: Screen, say: Say = None) -> None:
+def check_log(subject: Subject, fleet: Fleet, screen: Screen, say: Say) -> None:
     """The ranks' logs hold what the recipe expects. Raises RefusedError with what they hold instead."""
     expected = subject.wanted.recipe.expect_log
     patterns = patterns_of(expected)
@@ -226,7 +226,7 @@ def check_log(subject: Subject, fleet: Fleet, screen: Screen, say: Say = None) -
         raise RefusedError(what, code="expect-log", where=", ".join(states), remedy=remedy)
 
 
-def complete(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[Completion, Transport | None]:
+def complete(subject: Subject, fleet: Fleet, say: Say) -> tuple[Completion, Transport | None]:
     """One real completion on the head, with every host's HCA counters before and after. Raises ClusterError."""
     wanted, head = subject.wanted, subject.wanted.names[0]
     before = read_links(fleet, wanted.names, say) if wanted.size > 1 else {}
@@ -243,7 +243,7 @@ def complete(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[Completio
     return done, read_transport(subject, fleet, before, say)
 
 
-def read_clocks(subject: Subject, fleet: Fleet, say: Say = None) -> dict[str, int | None]:
+def read_clocks(subject: Subject, fleet: Fleet, say: Say) -> dict[str, int | None]:
     """The SM clocks of hosts with a limit, while they are still at work. Raises RefusedError when one is above it."""
     if not subject.limited:
         return {}

@@ -44,6 +44,7 @@ def values(outcomes: Mapping[str, Outcome[T]]) -> dict[str, T]:
     return {name: outcome.get() for name, outcome in outcomes.items()}
 
 
+AT_ONCE = 32  # hosts, unless a fleet is made for fewer
 LEAVE_S = 1.0  # after Ctrl-C, for what was interrupted to notice
 LEAVE_CHANGE_S = 12.0  # when a change is under way: it gets 10 s, the rest is for closing
 
@@ -177,7 +178,7 @@ class Fleet:
     def __init__(
         self,
         hosts: Sequence[Host],
-        limit: int = 32,
+        limit: int = AT_ONCE,
         cancel: Cancel | None = None,
         clock: Time = time,
         silence: Silence | None = None,

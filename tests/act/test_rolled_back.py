@@ -137,7 +137,7 @@ def test_a_second_ctrl_c_names_the_old_one_that_stays_stopped(cluster: Typed, de
     ("said", "now"), [(UNCHANGED, "nothing"), ("nothing: the containers of x stay on a", None), ("all of it", "")]
 )
 def test_what_was_fetched_is_said_beside_what_stays(said: str, now: str | None) -> None:
-    with pytest.raises(InterruptedByUser) as caught, naming_what_stays(How(True, False, "", ["image i on a"])):
+    with pytest.raises(InterruptedByUser) as caught, naming_what_stays(How(True, "", ["image i on a"])):
         raise InterruptedByUser(rolled_back=said)
     fetched = f"{said if now is None else now}; what was fetched stays: image i on a"
     assert caught.value.rolled_back == (said if now == "" else fetched)
