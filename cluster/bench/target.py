@@ -25,7 +25,6 @@ from cluster.config.secrets import read_secret, redact
 from cluster.deploy.prove import address_of
 from cluster.deploy.session import (
     Connect,
-    answered,
     find,
     locked,
     look,
@@ -154,7 +153,7 @@ def serving(options: ServerOptions, connect: Connect, why: str, *, replicas: boo
         return
     named = named_hosts(options.inventory, options.nodes)
     with open_fleet(named.hosts, connect) as fleet:
-        seens, errors = answered(look(fleet, named.hosts))
+        seens, errors = look(fleet, named.hosts)
         found = find(seens, named.hosts)
         running = [one for one in found if one.running]
         if replicas or (replicas is None and named.explicit and len(running) > 1):

@@ -30,7 +30,7 @@ from cluster.deploy import evidence, gate, prove
 from cluster.deploy.fetch import is_absent, read_token
 from cluster.deploy.prove import simulated_products, subject_of
 from cluster.deploy.rank import SECRET_FILES
-from cluster.deploy.session import Connect, answered, finish, locked, look, open_fleet, read_named, read_recipe, see
+from cluster.deploy.session import Connect, finish, locked, look, open_fleet, read_named, read_recipe, see
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
@@ -240,7 +240,7 @@ def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
     """Ask all hosts, ping their peers, try the image where it is, and ask each deployment for its state."""
     started_s = fleet.time.monotonic()
     with screen.waiting(f"looking at {', '.join(wanted.names)}") as waiting:
-        seens, errors = answered(look(fleet, wanted.hosts, wanted))
+        seens, errors = look(fleet, wanted.hosts, wanted)
         found = deployments(seens.values(), wanted.hosts)
         fabric = gate.pair_of(wanted.hosts, seens)
         findings = gate.check_facts(wanted, seens, fabric, found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cluster.config.inventory import ResolvedHost
@@ -14,7 +14,6 @@ from cluster.deploy.session import (
     Connect,
     Named,
     Session,
-    answered,
     choose_one,
     find,
     finish,
@@ -29,7 +28,6 @@ from cluster.deploy.session import (
 )
 from cluster.errors import ClusterError, ExitCode, RefusedError
 from cluster.hosts.connect import connect
-from cluster.hosts.fleet import Outcome
 from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
 from cluster.spark.fact import Missing
@@ -44,10 +42,9 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
 def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: bool) -> ExitCode:
     """From the hosts that are meant to the proof that no deployment is left."""
     with unchanged(screen), open_fleet(named.hosts, connect) as fleet:
-        outcomes = look(fleet, named.hosts)
-        seens, errors = answered(outcomes)
+        seens, silent = look(fleet, named.hosts)
         if not seens:
-            raise_all(errors)
+            raise_all(silent)
         choose_one(find(seens, named.hosts), named)
         within = fleet.only(list(seens))
         answering = [host for host in named.hosts if host.name in seens]
@@ -63,25 +60,24 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
                     del seens[name]
             found = find(seens, named.hosts)
             removed = take_down(answering, seens, found, Session(within, guard, screen, dry_run))
-    errors = [*concerned(outcomes, named, found, screen), *blind]
+    errors = [*concerned(silent, named, found, screen), *blind]
     note_unchanged(errors, screen)
     screen.document({"deployments": [one.id for one in found], **removed, "errors": [one.as_dict() for one in errors]})
     return finish(errors, screen, ExitCode.DONE)  # what could be taken down was; the others are named
 
 
 def concerned(
-    outcomes: Mapping[str, Outcome[Seen]], named: Named, found: Sequence[Deployment], screen: Screen
+    silent: Sequence[ClusterError], named: Named, found: Sequence[Deployment], screen: Screen
 ) -> list[ClusterError]:
     """Errors of hosts that were named or may have a rank of what was found; of others only a warning."""
     ranks = {host for deployment in found for host in deployment.hosts}
-    unknown = ranks - outcomes.keys()  # a rank's host that is not known by name may be any that does not answer
-    errors = {name: outcome.error for name, outcome in outcomes.items() if outcome.error}
+    unknown = ranks - {host.name for host in named.hosts}  # one that is not known by name may be any that is silent
     if named.explicit or not found or unknown:
-        return list(errors.values())
-    for name, error in errors.items():
-        if name not in ranks:
-            screen.warn(f"{name} was left out: {error.what}")
-    return [error for name, error in errors.items() if name in ranks]
+        return list(silent)
+    for error in silent:
+        if error.host not in ranks:
+            screen.warn(f"{error.host} was left out: {error.what}")
+    return [error for error in silent if error.host in ranks]
 
 
 def take_down(

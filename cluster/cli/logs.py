@@ -20,7 +20,7 @@ from cluster.argv.question import Answer, Question
 from cluster.cli.explain import as_document
 from cluster.deploy import evidence
 from cluster.deploy.cause import view
-from cluster.deploy.session import Connect, answered, choose_one, find, finish, look, open_fleet, raise_all, read_named
+from cluster.deploy.session import Connect, choose_one, find, finish, look, open_fleet, raise_all, read_named
 from cluster.diagnosis.explain import explain
 from cluster.diagnosis.lines import read_time
 from cluster.errors import ClusterError, ConnectionLostError, ExitCode, RefusedError, about
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     named = read_named(args)
     tail = TAIL if args.tail is None else args.tail
     with open_fleet(named.hosts, connect) as fleet:
-        seens, errors = answered(look(fleet, named.hosts))
+        seens, errors = look(fleet, named.hosts)
         found = find(seens, named.hosts)
         if not found:
             raise_all(errors)

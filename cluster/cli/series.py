@@ -40,7 +40,6 @@ from cluster.config.written import deciding
 from cluster.deploy.session import (
     Connect,
     Named,
-    answered,
     find,
     look,
     open_fleet,
@@ -280,7 +279,7 @@ class SeriesJob:
         """
         with unchanged(self.screen):
             with open_fleet(self.named.hosts, self.connect) as fleet:
-                seens, errors = answered(look(fleet, self.named.hosts))
+                seens, errors = look(fleet, self.named.hosts)
                 raise_all(errors)
                 running = [one for one in find(seens, self.named.hosts) if one.running]
             resume, to_do = self.args.resume, [step for step in self.steps if self.measured(step) is None]

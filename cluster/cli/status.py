@@ -10,7 +10,7 @@ from typing import Any
 from cluster.argv.docker import docker_exec
 from cluster.argv.question import Question
 from cluster.deploy import prove
-from cluster.deploy.session import Connect, answered, finish, look, open_fleet, read_named
+from cluster.deploy.session import Connect, finish, look, open_fleet, read_named
 from cluster.errors import ExitCode
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         return watch.run(args, screen, connect)
     named = read_named(args)
     with open_fleet(named.hosts, connect) as fleet:
-        seens, errors = answered(look(fleet, named.hosts))
+        seens, errors = look(fleet, named.hosts)
         found = deployments(seens.values(), named.hosts)
         statuses = [inspect(deployment, fleet, seens) for deployment in found]
     hosts = {name: host_row(seen) for name, seen in seens.items()}

@@ -6,7 +6,7 @@ import argparse
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,14 +24,11 @@ from cluster.deploy.session import (
     Connect,
     Named,
     Session,
-    Stopwatch,
-    answered,
+    at_work,
     find,
-    locked,
     look,
     open_fleet,
     raise_all,
-    reach,
     read_named,
     read_recipe,
     see,
@@ -72,7 +69,7 @@ def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connec
     read_recipe(line, named.file)  # what is wrong with it is reported before any host is asked
     fetch.read_token(line.hub_token_file)
     with unchanged(screen), open_fleet(named.hosts, connect) as fleet:
-        seens, errors = answered(look(fleet, named.hosts))
+        seens, errors = look(fleet, named.hosts)
         found = find(seens, named.hosts)
         if not named.explicit:
             running = running_deployment(seens, errors, found, otherwise=first)
@@ -102,19 +99,12 @@ def read_wanted(line: UpOptions, named: Named) -> Wanted:
 
 def start(wanted: Wanted, line: UpOptions, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Start what is wanted, as a command line asks for it. Raises UsageError for a token file that cannot be read."""
-    clock, how = Stopwatch(), fetch.How(line.yes, fetch.read_token(line.hub_token_file))
-    with (
-        fetch.naming_what_stays(how),
-        unchanged(screen),
-        open_fleet(wanted.hosts, connect) as fleet,
-        ExitStack() as held,
-    ):
-        with clock.stage("connect and lock"):
-            reach(fleet)
-            guard = held.enter_context(locked(fleet, wanted.hosts, f"up {wanted.recipe.name}", dry_run=line.dry_run))
+    how, purpose = fetch.How(line.yes, fetch.read_token(line.hub_token_file)), f"up {wanted.recipe.name}"
+    at_hosts = at_work(wanted.hosts, purpose, screen, connect, dry_run=line.dry_run)
+    with fetch.naming_what_stays(how), at_hosts as session:
         for text in wanted.recipe.unverified:
             screen.note(f"not verified: {text}")
-        return bring_up(wanted, Session(fleet, guard, screen, line.dry_run, clock), line, how)
+        return bring_up(wanted, session, line, how)
 
 
 def bring_up(wanted: Wanted, session: Session, line: UpOptions, how: fetch.How) -> ExitCode:

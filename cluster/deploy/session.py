@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from cluster.config.inventory import InventoryFile, ResolvedHost, load_inventory
 from cluster.config.recipe import Recipe, choose_recipe, final_recipe, load_recipe
 from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, ManyErrors, UsageError
 from cluster.hosts.connect import connect
-from cluster.hosts.fleet import Fleet, Outcome, Say, values
+from cluster.hosts.fleet import Fleet, Say, values
 from cluster.hosts.fleet import errors as errors_of
 from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host
@@ -115,6 +115,19 @@ def unchanged(screen: Screen) -> Iterator[None]:
         raise error from caught.__cause__
 
 
+@contextmanager
+def at_work(
+    hosts: Sequence[ResolvedHost], purpose: str, screen: Screen, connect: Connect, *, dry_run: bool
+) -> Iterator[Session]:
+    """These hosts, connected and locked. Errors before the first change say that there was none."""
+    clock = Stopwatch()
+    with unchanged(screen), open_fleet(hosts, connect) as fleet, ExitStack() as held:
+        with clock.stage("connect and lock"):
+            reach(fleet)
+            guard = held.enter_context(locked(fleet, hosts, purpose, dry_run=dry_run))
+        yield Session(fleet, guard, screen, dry_run, clock)
+
+
 def locked(fleet: Fleet, hosts: Sequence[ResolvedHost], purpose: str, *, dry_run: bool = False) -> Lock:
     """The lock on all these hosts; a dry run changes nothing and locks none."""
     return Lock(fleet.only(()) if dry_run else fleet, purpose, {host.name: host.data_dir for host in hosts})
@@ -149,13 +162,16 @@ def choose_one(found: Sequence[Deployment], named: Named) -> None:
         raise not_chosen(found, "name the hosts of one with -n, or of all")
 
 
-def look(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None) -> dict[str, Outcome[Seen]]:
-    """Look at all hosts at once, in one round trip each; every host's facts or its error."""
-    return fleet.each(looker(fleet, hosts, wanted), [host.name for host in hosts])
+def look(
+    fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None
+) -> tuple[dict[str, Seen], list[ClusterError]]:
+    """Look at all hosts at once, in one round trip each: those that answered, and the errors of the others."""
+    outcomes = fleet.each(looker(fleet, hosts, wanted), [host.name for host in hosts])
+    return {name: one.value for name, one in outcomes.items() if one.value is not None}, errors_of(outcomes)
 
 
 def see(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None, say: Say = None) -> dict[str, Seen]:
-    """The same until every one of them has answered, or was silent for too long."""
+    """Look until every one of them has answered, or was silent for too long."""
     return fleet.keep_trying(looker(fleet, hosts, wanted), [host.name for host in hosts], say)
 
 
@@ -183,12 +199,6 @@ def looker(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None) -
         return seen
 
     return look_at
-
-
-def answered(outcomes: Mapping[str, Outcome[Seen]]) -> tuple[dict[str, Seen], list[ClusterError]]:
-    """The hosts that answered, and the errors of those that did not."""
-    seens = {name: outcome.value for name, outcome in outcomes.items() if outcome.value is not None}
-    return seens, errors_of(outcomes)
 
 
 def finish(errors: Sequence[ClusterError], screen: Screen, code: ExitCode) -> ExitCode:
