@@ -86,6 +86,11 @@ class Screen:
         """Something is being changed: it is carried through even when nobody reads any more."""
         self._out.staying = self._err.staying = True
 
+    @property
+    def stays(self) -> bool:
+        """Whether something was changed, or is being changed."""
+        return self._out.staying
+
     def line(self, text: str = "") -> None:
         """A line of the result, as it is."""
         self._result.print(text)

@@ -37,10 +37,19 @@ from cluster.cli.options import UpOptions, typed
 from cluster.config.inventory import ResolvedHost
 from cluster.config.recipe import MemoryNeeds, Recipe, choose_recipe
 from cluster.config.written import deciding
-from cluster.deploy import fetch
-from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named, read_recipe
+from cluster.deploy.session import (
+    Connect,
+    Named,
+    find,
+    look,
+    open_fleet,
+    raise_all,
+    read_named,
+    read_recipe,
+    unchanged,
+)
 from cluster.deploy.spec import differing, spec_like
-from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError, joined
 from cluster.hosts.connect import connect
 from cluster.screen import QuietScreen, Screen
 from cluster.spark.deployments import Deployment
@@ -70,11 +79,8 @@ def run_sweep(args: argparse.Namespace, screen: Screen, connect: Connect = conne
     fixed = {"tp": args.tp or args.solo, "pp": args.pipeline != 1, "backend": args.backend}
     for key in varied:
         if fixed.get(key):
-            raise UsageError(
-                f"--vary {key} and the same option are both given",
-                code="options-conflict",
-                remedy=f"leave out --vary {key} or the option",
-            )
+            what = f"--vary {key} and the same option are both given"
+            raise UsageError(what, code="options-conflict", remedy=f"leave out --vary {key} or the option")
     given = given_options(args, named)
     steps = [read_step(label_of(values), values, given, named, args) for values in combinations(varied)]
     return SeriesJob("sweep", tuple(varied), steps, named, args, screen, connect).run()
@@ -119,11 +125,9 @@ def read_sizes(args: argparse.Namespace, named: Named) -> list[SeriesStep]:
     sizes = list(dict.fromkeys(args.tp or [1, len(named.hosts) // args.pipeline]))
     need, names = max(sizes) * args.pipeline, [host.name for host in named.hosts]
     if need > len(names) or (need < len(names) and not args.replicas):
-        raise UsageError(
-            f"the largest size, --tp {max(sizes)}, uses {need} hosts (one GPU each), named are {','.join(names)}",
-            code="size-invalid",
-            remedy="name more with -n" if need > len(names) else f"-n {','.join(names[:need])}",
-        )
+        what = f"the largest size, --tp {max(sizes)}, uses {need} hosts (one GPU each), named are {','.join(names)}"
+        remedy = "name more with -n" if need > len(names) else f"-n {','.join(names[:need])}"
+        raise UsageError(what, code="size-invalid", remedy=remedy)
     given = replace(given_options(args, named), backend=args.backend or read_recipe(args, named.file).backend)
     return [read_step(f"TP={tp}", {"tp": tp}, given, named, args) for tp in sizes]
 
@@ -132,11 +136,9 @@ def read_replicas(size: SeriesStep, args: argparse.Namespace, named: Named) -> S
     """One deployment of one host on each host, measured together. Raises UsageError."""
     count = len(named.hosts)
     if args.pipeline != 1 or count < 2:
-        raise UsageError(
-            "--replicas starts a deployment of one host on each: it requires two hosts or more and no pipeline",
-            code="options-conflict",
-            remedy="leave out --replicas, or name more hosts with -n",
-        )
+        what = "--replicas starts a deployment of one host on each: it requires two hosts or more and no pipeline"
+        remedy = "leave out --replicas, or name more hosts with -n"
+        raise UsageError(what, code="options-conflict", remedy=remedy)
     given, values = replace(given_options(args, named), backend=size.up.backend), {"tp": 1}
     first, *more = (read_step(host.name, values, given, replace(named, hosts=(host,)), args) for host in named.hosts)
     bench = replace(first.bench, nodes=",".join(host.name for host in named.hosts), replicas=True)
@@ -227,7 +229,7 @@ class SeriesJob:
             quiet = QuietScreen(progress=self.screen.json_mode)
             try:
                 for one in step.replicas:
-                    up.start(one.wanted, up.Options(True, True, ""), quiet, self.connect)
+                    up.start(one.wanted, replace(one.up, dry_run=True, yes=True), quiet, self.connect)
             except UsageError:
                 raise
             except ClusterError as error:
@@ -275,22 +277,19 @@ class SeriesJob:
 
         With --resume what a killed run of the same series left is its own: the next step goes on with it.
         """
-        with open_fleet(self.named.hosts, self.connect) as fleet:
-            seens, errors = answered(look(fleet, self.named.hosts))
-            raise_all(errors)
-            running = [one for one in find(seens, self.named.hosts) if one.running]
-        resume, to_do = self.args.resume, [step for step in self.steps if self.measured(step) is None]
-        if not running or (to_do and resume and all(to_do[0].matches(one) for one in running)):
-            return
-        names = "; ".join(f"{one.id} on {', '.join(one.hosts)}" for one in running)
-        own = resume and all(any(step.matches(one) for step in self.steps) for one in running)
-        if not own and not self.args.yes and not self.screen.confirm(f"{names} runs; take it down?"):
-            raise RefusedError(
-                f"{names} is running and would be taken down",
-                code="not-confirmed",
-                rolled_back=UNCHANGED,
-                remedy="run `cluster down` first, or add --yes",
-            )
+        with unchanged(self.screen):
+            with open_fleet(self.named.hosts, self.connect) as fleet:
+                seens, errors = look(fleet, self.named.hosts)
+                raise_all(errors)
+                running = [one for one in find(seens, self.named.hosts) if one.running]
+            resume, to_do = self.args.resume, [step for step in self.steps if self.measured(step) is None]
+            if not running or (to_do and resume and all(to_do[0].matches(one) for one in running)):
+                return
+            names = "; ".join(f"{one.id} on {', '.join(one.hosts)}" for one in running)
+            own = resume and all(any(step.matches(one) for step in self.steps) for one in running)
+            if not own and not self.args.yes and not self.screen.confirm(f"{names} runs; take it down?"):
+                what = f"{names} is running and would be taken down"
+                raise RefusedError(what, code="not-confirmed", remedy="run `cluster down` first, or add --yes")
         down.take(replace(self.named, explicit=True), QuietScreen(), self.connect, dry_run=False)
 
     def measured(self, step: SeriesStep) -> Point | None:
@@ -311,20 +310,17 @@ class SeriesJob:
         else:
             self.screen.note(f"{place} on {', '.join(step.names)}: up, bench, down")
             point = Point(step.label, step.values, step.names, time.time())
-            options = up.Options(False, step.up.yes, fetch.read_token(step.up.hub_token_file))
             started: list[dict[str, Any]] = []
             try:
                 for one in step.replicas:
                     quiet = QuietScreen()
-                    up.start(one.wanted, options, quiet, self.connect)
+                    up.start(one.wanted, replace(one.up, probe=False), quiet, self.connect)
                     started.append(quiet.kept)
             except (ClusterError, KeyboardInterrupt) as caught:  # `up` has rolled back what it began
-                if isinstance(caught, KeyboardInterrupt) and not started:
-                    raise
                 point = self.failed(point, "up", caught)
                 point = self.take_down(point, step) if started else point
             else:
-                point = self.take_down(self.measure(replace(point, up=joined(started)), step), step)
+                point = self.take_down(self.measure(replace(point, up=as_one(started)), step), step)
         self.series = self.series.with_point(point)
         store(self.path, self.series.document(), "--results DIRECTORY")
         if point.failed:
@@ -406,7 +402,7 @@ class SeriesJob:
             self.screen.line(f"page:   cluster report {self.path} -o {self.kind}.html")
         code = self.exit_code()
         if self.error:
-            self.error.remedy = "; ".join(filter(None, (self.error.remedy, "the same command with --resume goes on")))
+            self.error.remedy = joined(self.error.remedy, "the same command with --resume goes on")
             QuietScreen().error(self.error)
         elif code != ExitCode.DONE:
             self.screen.warn("the same command with --resume tries what failed again")
@@ -419,7 +415,7 @@ class SeriesJob:
         return code
 
 
-def joined(started: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def as_one(started: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What `up` reported of replicas that were started one after the other, as of one deployment."""
     first, *more = started
     kept = dict(first)

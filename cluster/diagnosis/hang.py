@@ -27,7 +27,7 @@ MEMORY_LOW = Check("memory-low", "memory-is-full")
 CLOCKS = Check("clocks", "it-is-slow#power-cap")
 LINK = Check("link", "it-hangs#the-link-is-cut")
 
-KEPT_S = 900.0
+HISTORY_S = 900.0
 """So long snapshots are kept."""
 CHANGING = ("up", "down", "restart", "swap")
 """First words of what a lock is held for by those who start and stop ranks; a benchmark holds it too and does not."""
@@ -115,7 +115,7 @@ class History:
 
     def after(self, snapshot: Snapshot) -> History:
         since = self.since if self.snapshots else snapshot.t
-        kept = tuple(old for old in self.snapshots if old.t >= snapshot.t - KEPT_S)
+        kept = tuple(old for old in self.snapshots if old.t >= snapshot.t - HISTORY_S)
         served = snapshot.t if self.served_since is None and snapshot.healthy else self.served_since
         return History((*kept, snapshot), since, served, self._frozen(snapshot))
 

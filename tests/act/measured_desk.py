@@ -122,7 +122,7 @@ def measurable(desk: Desk, rates: Sequence[float], on_start: Callable[[], None] 
                 on_start()
                 setup = json.loads(stdin.splitlines()[-1])
                 if not setup["others"]:
-                    [hosts] = desk.serving().values()
+                    [hosts] = [one for one in desk.serving().values() if machine.name in one]
                     return LoadClient(argv, stdin, [urls[len(hosts) - 1]])
                 addresses = [urlsplit(url).hostname for url in (setup["base_url"], *setup["others"])]
                 return LoadClient(argv, stdin, [solo(str(address)) for address in addresses])

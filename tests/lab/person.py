@@ -21,7 +21,7 @@ SILENCE_S = 15
 HASTY = f"""import sys
 from cluster.cli.main import main
 from cluster.deploy import rank
-rank.SILENCE_S = {SILENCE_S}
+rank.PEER_SILENCE_S = {SILENCE_S}
 sys.exit(main(sys.argv[1:]))"""
 """`cluster` whose ranks give up a silent peer after 15 s instead of 60."""
 PAIR = ("-n", "spark1,spark2", "--tp", "2")
