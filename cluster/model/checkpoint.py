@@ -46,13 +46,12 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`id`: hub id or path; `commit` is empty for a directory outside a hub cache. `config`: config.json;
-    `quantization`: hf_quant_config.json, empty without; `files`: how many hold the tensors."""
+    """`id`: hub id or path; `commit` is empty for a directory outside a hub cache. `config`: config.json, with the
+    quantization of hf_quant_config.json where it has none, as vLLM reads both; `files`: how many hold the tensors."""
 
     id: str
     commit: str
     config: dict[str, Any]
-    quantization: dict[str, Any]
     tensors: tuple[Tensor, ...]
     files: int
 
@@ -152,12 +151,12 @@ def _read(id: str, commit: str, names: Collection[str], read: Read, where: str) 
     if "config.json" not in names:
         raise UsageError("no config.json beside the weights", code="checkpoint-invalid", where=where)
     config = _document("config.json", read, where)
-    quantization = "hf_quant_config.json"
-    quantized = _document(quantization, read, where) if quantization in names else {}
+    if config.get("quantization_config") is None and "hf_quant_config.json" in names:  # ModelOpt 0.29 and before
+        config["quantization_config"] = _document("hf_quant_config.json", read, where)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         headers = pool.map(lambda name: _header(name, sizes[name], read, where), sorted(sizes))
         tensors = {tensor.name: tensor for header in headers for tensor in header}
-    return Checkpoint(id, commit, config, quantized, tuple(tensors.values()), len(sizes))
+    return Checkpoint(id, commit, config, tuple(tensors.values()), len(sizes))
 
 
 def _weight_files(names: Collection[str], read: Read, where: str) -> Mapping[str, int]:
@@ -256,8 +255,8 @@ def _load(folder: Path, id: str, commit: str) -> Checkpoint | None:
 
 def _store(folder: Path, found: Checkpoint) -> None:
     """A disk that takes nothing costs the next reading its time, and no more."""
-    rows = {"config": found.config, "quantization": found.quantization, "files": found.files}
-    text = json.dumps({**rows, "tensors": [astuple(tensor) for tensor in found.tensors]})
+    tensors = [astuple(tensor) for tensor in found.tensors]
+    text = json.dumps({"config": found.config, "files": found.files, "tensors": tensors})
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(_kept(folder, found.id, found.commit), text.encode())

@@ -423,10 +423,10 @@ def test_strangers_do_not_disturb(deployment: Deployment) -> None:
     head.reaches("started")
     until(lambda: listens(deployment.port), "the cord's port")
     for said in (b"GET / HTTP/1.1\r\n\r\n", b"\xff\n", b"[1]\n", b"x" * 200_000, b""):
-        with socket.create_connection((HEAD, deployment.port), 5, (WORKER, 0)) as stranger:
-            with suppress(OSError):  # a rank that has read enough of it closes first
-                stranger.sendall(said)
-                stranger.shutdown(socket.SHUT_WR)
+        stranger = socket.create_connection((HEAD, deployment.port), 5, (WORKER, 0))
+        with stranger, suppress(OSError):  # a rank that has read enough of it closes first
+            stranger.sendall(said)
+            stranger.shutdown(socket.SHUT_WR)
     deployment.start(1).reaches("engine_started")
     head.reaches("engine_started")
 
