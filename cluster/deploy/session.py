@@ -146,12 +146,8 @@ def looker(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None) -
     looks = {host.name: Look(data_dir=host.data_dir, hf_home=host.hf_home) for host in hosts}
     more: dict[str, Any] = {}
     if wanted:
-        model, *drafters = wanted.models
         files = tuple(mount.model_file for mount in wanted.recipe.mounts if mount.model_file)
-        more = {"image": wanted.recipe.image, "model": model.id, "revision": model.revision, "model_files": files}
-        more |= {"dummy_weights": model.dummy, "thorough": True}
-        for one in drafters:
-            more |= {"drafter": one.id, "drafter_revision": one.revision, "dummy_drafter": one.dummy}
+        more = {"image": wanted.recipe.image, "models": wanted.models, "model_files": files, "thorough": True}
 
     def look_at(host: Host) -> Seen:
         one, asked_at = replace(looks[host.name], **more), fleet.time.time()
