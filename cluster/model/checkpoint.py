@@ -142,12 +142,9 @@ def _read(id: str, commit: str, names: Collection[str], read: Read, where: str) 
     """All of a checkpoint whose files have these names; `where` is for errors."""
     sizes = _weight_files(names, read, where)
     if missing := sorted(set(sizes) - set(names)):
-        what = (
-            f"{len(missing)} of {len(sizes)} weight files missing: {', '.join(missing[:3])}{', …' * (len(missing) > 3)}"
-        )
-        raise UsageError(
-            what, code="checkpoint-shard-missing", where=where, remedy="get the model again, or another revision"
-        )
+        shown, remedy = ", ".join(missing[:3]) + ", …" * (len(missing) > 3), "get the model again, or another revision"
+        what = f"{len(missing)} of {len(sizes)} weight files missing: {shown}"
+        raise UsageError(what, code="checkpoint-shard-missing", where=where, remedy=remedy)
     if "config.json" not in names:
         raise UsageError("no config.json beside the weights", code="checkpoint-invalid", where=where)
     config = _document("config.json", read, where)
@@ -205,10 +202,9 @@ def _header(name: str, expected: int, read: Read, where: str) -> list[Tensor]:
         return UsageError(what, code="checkpoint-cut", where=where, remedy="get this file again, or another revision")
 
     def other(why: str) -> UsageError:
-        pointer = "a Git LFS pointer; git lfs pull gets the file" * start.startswith(b"version https://git-lfs")
-        return UsageError(
-            f"{name} is no safetensors file: {why}", code="checkpoint-not-safetensors", where=where, remedy=pointer
-        )
+        remedy = "a Git LFS pointer; git lfs pull gets the file" * start.startswith(b"version https://git-lfs")
+        what = f"{name} is no safetensors file: {why}"
+        return UsageError(what, code="checkpoint-not-safetensors", where=where, remedy=remedy)
 
     start, size = read(name, min(expected, LONGEST))
     length = int.from_bytes(start[:8], "little")

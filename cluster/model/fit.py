@@ -193,9 +193,8 @@ def utilization(recipe: Recipe) -> float:
     except ValueError:
         share = 0
     if not 0 < share <= 1:
-        raise UsageError(
-            f"vllm.gpu-memory-utilization: expected a number above 0 and at most 1, got {found!r}", code="not-in-range"
-        )
+        what = f"vllm.gpu-memory-utilization: expected a number above 0 and at most 1, got {found!r}"
+        raise UsageError(what, code="not-in-range")
     return share
 
 

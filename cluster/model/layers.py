@@ -79,12 +79,9 @@ def cache_dtype_of(config: Mapping[str, Any]) -> str:
 
     By `get_kv_cache_quant_algo_string` (ModelOpt) and `Attention` (compressed-tensors) of vLLM.
     """
-    places = (
-        config.get("quantization_config"),
-        config.get("compression_config"),
-        text_of(config).get("quantization_config"),
-    )
-    found: Mapping[str, Any] = next((place for place in places if isinstance(place, Mapping)), {})
+    own, other = config.get("quantization_config"), config.get("compression_config")
+    given = own or other or text_of(config).get("quantization_config")
+    found: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
     inner = found.get("quantization")
     found = {**found, **inner} if isinstance(inner, Mapping) else found
     asked = found.get("kv_cache_scheme") or found.get("kv_cache_quant_algo")
@@ -100,9 +97,8 @@ def reading(what: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, ZeroDivisionError) as error:
-        raise UsageError(
-            f"config.json: the {what} of this model cannot be counted: {error!r}", code="model-config-unknown"
-        ) from None
+        why = f"config.json: the {what} of this model cannot be counted: {error!r}"
+        raise UsageError(why, code="model-config-unknown") from None
 
 
 def kept_layers(config: Mapping[str, Any], serving: CacheFlags) -> tuple[KeptLayers, ...]:

@@ -31,7 +31,7 @@ def test_there_are_programs() -> None:
 
 @pytest.mark.parametrize("name", [*PROGRAMS, "prelude"])
 def test_imports_only_the_standard_library_and_the_prelude(name: str) -> None:
-    """But for rank.py: cord.py and guard.py lie beside it wherever it runs, and have another name for who checks types."""
+    """But for rank.py: cord.py and guard.py lie beside it wherever it runs; who checks types has longer names."""
     found = set(imports(ast.parse((FAR / f"{name}.py").read_text(), feature_version=(3, 10))))
     foreign = {dotted for dotted in found if dotted.partition(".")[0] not in sys.stdlib_module_names}
     beside = {"cord", "cluster.far.cord", "guard", "cluster.far.guard"}
