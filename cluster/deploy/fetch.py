@@ -149,7 +149,7 @@ def refuse_full(model: Model, size: float, seens: Mapping[str, Seen]) -> None:
 def size_of(model: Model, host: str, token_file: str, session: Session) -> tuple[float, str]:
     """Bytes to download, 0 when unknown, and the same in words: one request to the hub, which also shows whether
     access is given. Raises RefusedError when it is not, or there is no such model."""
-    question = weights.hub_question(model.id, model.revision, token_file, dummy=model.dummy)
+    question = weights.hub_question(model, token_file)
     found = weights.parse_hub(session.fleet.keep_asking({host: [question]}, session.screen.trouble)[host][0])
     if not isinstance(found, Missing):
         return found, f"{found / GIB:.1f} GiB"

@@ -179,12 +179,8 @@ def looker(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None) -
     """What looks at one of these hosts: for something wanted, at everything that its checks need."""
     places, more = {host.name: host for host in hosts}, dict[str, Any]()
     if wanted:
-        model, *drafters = wanted.models
         files = tuple(mount.model_file for mount in wanted.recipe.mounts if mount.model_file)
-        more = {"image": wanted.recipe.image, "model": model.id, "revision": model.revision, "model_files": files}
-        more |= {"dummy_weights": model.dummy, "thorough": True}
-        for one in drafters:
-            more |= {"drafter": one.id, "drafter_revision": one.revision, "dummy_drafter": one.dummy}
+        more = {"image": wanted.recipe.image, "models": wanted.models, "model_files": files, "thorough": True}
 
     def look_at(host: Host) -> Seen:
         place, asked_at = places[host.name], fleet.time.time()

@@ -148,7 +148,7 @@ def judge_interfaces(output: Output[tuple[links.Interface, ...]]) -> Iterator[Ex
 
 
 def fabric_of(output: Output[tuple[links.Interface, ...]]) -> list[links.Interface]:
-    return [row for row in output.value if row.is_fabric and row.is_up]
+    return [row for row in output.value if links.is_fabric(row.name) and row.is_up]
 
 
 def compare_interfaces(outputs: Outputs) -> Iterator[Explanation]:
