@@ -99,11 +99,8 @@ def prepare(place: Place) -> None:
     install_packages(place)
     version = run([PYTHON, "-c", "import sys; print(*sys.version_info[:2])"]) if Path(PYTHON).exists() else ""
     if version.split() != ["3", "11"] and not place.gpu:
-        raise UsageError(
-            f"{PYTHON} is not Python 3.11, so an engine made here would not run in the lab's Debian 12 image",
-            code="lab-unsupported",
-            remedy="run the lab on Debian 12",
-        )
+        what = f"{PYTHON} is not Python 3.11, so an engine made here would not run in the lab's Debian 12 image"
+        raise UsageError(what, code="lab-unsupported", remedy="run the lab on Debian 12")
     with building(place):
         host_root(place)
         shown_engines(place)

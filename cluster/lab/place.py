@@ -104,25 +104,18 @@ def locked(place: Place) -> Iterator[None]:
     place.root.mkdir(parents=True, exist_ok=True, mode=0o755)
     strange = [path for path in place.root.iterdir() if path.name != "cache"]
     if strange and not (place.root / ".lock").exists():
-        raise UsageError(
-            f"{place.root} is not empty and no lab's directory", code="lab-dir", remedy="name another one: --dir DIR"
-        )
-    handle = os.open(place.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+        what = f"{place.root} is not empty and no lab's directory"
+        raise UsageError(what, code="lab-dir", remedy="name another one: --dir DIR")
+    with open(os.open(place.root / ".lock", os.O_RDWR | os.O_CREAT, 0o600), "r+", errors="replace") as file:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.read(handle, 100).decode("utf-8", "replace").strip()
-            raise LockedError(
-                f"another lab command works in {place.root} (process {holder or 'unknown'})",
-                code="lab-busy",
-                remedy="wait for it, or end it; the next `cluster lab up` or `down` cleans up",
-            ) from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            what = f"another lab command works in {place.root} (process {file.read().strip() or 'unknown'})"
+            remedy = "wait for it, or end it; the next `cluster lab up` or `down` cleans up"
+            raise LockedError(what, code="lab-busy", remedy=remedy) from None
+        file.truncate(0)
+        print(os.getpid(), file=file, flush=True)
         yield
-    finally:
-        os.close(handle)
 
 
 BUILT = ("host-root*", "image-root*", "engine*", "model*", "images*", "debs", ".lock")

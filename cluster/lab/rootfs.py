@@ -89,11 +89,9 @@ def _debootstrap(place: Place, root: Path, packages: tuple[str, ...]) -> None:
 
 def host_files(spark: Spark, key: str) -> dict[str, tuple[str, int, bool]]:
     """Files that differ between hosts, by path: (text, mode, owned by the user)."""
-    name = spark.name
+    name, outside = spark.name, f"{management_of(spark.lab, 2)} {OUTSIDE}"
     machine_id = uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}.{spark.lab}.cluster-lab").hex
-    names = (
-        f"127.0.0.1 localhost\n127.0.1.1 {name}\n::1 localhost ip6-localhost\n{management_of(spark.lab, 2)} {OUTSIDE}\n"
-    )
+    names = f"127.0.0.1 localhost\n127.0.1.1 {name}\n::1 localhost ip6-localhost\n{outside}\n"
     return {
         "etc/hostname": (f"{name}\n", 0o644, False),
         "etc/hosts": (names, 0o644, False),

@@ -70,9 +70,8 @@ def new_switch(place: Place, *, images: Path, models: Path) -> int:
     while True:
         number = next((one for one in LAB_NUMBERS if not (NETWORK / netdev_of(one)).exists()), None)
         if number is None:
-            raise ClusterError(
-                f"{len(LAB_NUMBERS)} labs are up on this machine", code="lab-busy", remedy="take one down"
-            )
+            what = f"{len(LAB_NUMBERS)} labs are up on this machine"
+            raise ClusterError(what, code="lab-busy", remedy="take one down")
         try:
             make_switch(place, number, images=images, models=models)
             return number

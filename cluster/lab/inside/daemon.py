@@ -41,11 +41,8 @@ def hosts_of(lab: Path) -> list[tuple[int, dict[str, Any]]]:
 
 def traffic(pid: int) -> dict[str, tuple[int, int]]:
     """Bytes received and sent by netdev."""
-    rows = {}
-    for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]:
-        name, _, rest = line.partition(":")
-        rows[name.strip()] = (int(rest.split()[0]), int(rest.split()[8]))
-    return rows
+    rows = [line.replace(":", " ").split() for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]]
+    return {name: (int(numbers[0]), int(numbers[8])) for name, *numbers in rows}
 
 
 def put(path: Path, text: str) -> None:

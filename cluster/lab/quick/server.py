@@ -109,8 +109,6 @@ class Handler(BaseHTTPRequestHandler):
                 self.give_json(200, {"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": None})
             elif self.path == "/detokenize":
                 self.give_json(200, {"prompt": self.server.tokenizer.decode(body["tokens"])})
-            elif self.path == "/reset_prefix_cache":
-                self.give_json(200, {})
             else:
                 self.give_json(404, {"detail": "Not Found"})
         except Refused as refused:

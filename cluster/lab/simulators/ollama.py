@@ -17,30 +17,22 @@ MIB = 192
 runners: dict[str, "subprocess.Popen[bytes]"] = {}
 
 
-def load(name: str) -> None:
-    if name not in runners:
-        runners[name] = subprocess.Popen([sys.executable, __file__, "runner", "--model", name])
-
-
-def held() -> list[dict[str, object]]:
-    return [{"name": name, "model": name, "size": MIB << 20, "size_vram": MIB << 20} for name in runners]
-
-
 class Api(BaseHTTPRequestHandler):
     """The two requests that the commands send."""
 
     def do_GET(self) -> None:
-        self.answer({"models": held()})
+        size = {"size": MIB << 20, "size_vram": MIB << 20}
+        self.answer({"models": [{"name": name, "model": name, **size} for name in runners]})
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         name, unload = asked["model"], asked.get("keep_alive") == 0
-        if not unload:
-            load(name)
-        elif name in runners:
+        if unload and name in runners:
             runner = runners.pop(name)
             runner.terminate()
             runner.wait()
+        elif not unload and name not in runners:
+            runners[name] = subprocess.Popen([sys.executable, __file__, "runner", "--model", name])
         self.answer({"model": name, "response": "", "done": True, "done_reason": "unload" if unload else "load"})
 
     def answer(self, value: object) -> None:
