@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from cluster.errors import LockedError, UsageError
-from cluster.lab.shape import Spark, sparks
+from cluster.lab.shape import Spark
 
 DEFAULT = "/var/lib/cluster-lab"
 
@@ -21,11 +21,12 @@ class HostPlace:
     """Where one host keeps its files; `lab down` removes them all.
 
     `upper` differs from the root file system that all hosts share, `docker` is Docker's data root, `boot` is what
-    `inside/init.py` reads.
+    `inside/init.py` reads, `still` holds its counters.
     """
 
     def __init__(self, root: Path) -> None:
-        self.root, self.upper, self.docker, self.boot = root, root / "upper", root / "docker", root / "boot.json"
+        self.root, self.upper, self.docker = root, root / "upper", root / "docker"
+        self.boot, self.still = root / "boot.json", root / "still"
 
 
 @dataclass
@@ -65,7 +66,7 @@ class LabRecord:
 
     @property
     def sparks(self) -> tuple[Spark, ...]:
-        made = sparks(self.hosts, self.number)
+        made = (Spark(number, self.number) for number in range(1, self.hosts + 1))
         return tuple(replace(spark, memory_gib=self.memory.get(spark.name, 0)) for spark in made)
 
 

@@ -97,9 +97,8 @@ def make_switch(place: Place, number: int, *, images: Path, models: Path) -> Non
     own = netdev_of(number)
     rows = ["link set lo up", "link add mgmt type bridge", "link set mgmt up"]
     rows.append(f"addr add {management_of(number, 2)}/24 dev mgmt")
-    for index, port in enumerate(PORTS):
-        if port in CABLED:
-            rows += [f"link add fabric{index} mtu {FABRIC_MTU} type bridge", f"link set fabric{index} up"]
+    for index in map(PORTS.index, CABLED):
+        rows += [f"link add fabric{index} mtu {FABRIC_MTU} type bridge", f"link set fabric{index} up"]
     rows.append(f"link add machine type veth peer name {own} netns {os.getpid()}")
     rows.append("link set machine master mgmt up")
     ip_in(daemon.pid, rows)
@@ -115,18 +114,17 @@ def plug_in(switch: int, spark: Spark, init: int) -> None:
     old = "".join(f"link del {_end(wire, spark)}\n" for wire in range(len(PORTS) + 1))
     words = ["nsenter", "--target", str(switch), "--net", "ip", "-force", "-batch", "-"]
     subprocess.run(words, input=old, text=True, capture_output=True, check=False)
-    wires = [f"link add {_end(0, spark)} type veth peer name {MANAGEMENT_NETDEV} address {spark.mac(0)} netns {init}"]
-    wires.append(f"link set {_end(0, spark)} master mgmt up")
-    inside = ["link set lo up", f"addr add {spark.management}/24 dev {MANAGEMENT_NETDEV}"]
-    inside.append(f"link set {MANAGEMENT_NETDEV} up")
+    own, netdev = _end(0, spark), MANAGEMENT_NETDEV
+    wires = [f"link add {own} type veth peer name {netdev} address {spark.mac(0)} netns {init}"]
+    wires.append(f"link set {own} master mgmt up")
+    inside = ["link set lo up", f"addr add {spark.management}/24 dev {netdev}", f"link set {netdev} up"]
     for index, port in enumerate(PORTS):
         end = _end(index + 1, spark)
         peer = f"peer name {port.netdev} address {spark.mac(index + 1)} mtu {FABRIC_MTU} netns {init}"
         wires.append(f"link add {end} mtu {FABRIC_MTU} type veth {peer}")
         if port in CABLED:
             wires.append(f"link set {end} master fabric{index} up")
-            inside.append(f"addr add {spark.fabric(port)}/24 dev {port.netdev}")
-            inside.append(f"link set {port.netdev} up")
+            inside += [f"addr add {spark.fabric(port)}/24 dev {port.netdev}", f"link set {port.netdev} up"]
     ip_in(switch, wires)
     ip_in(init, inside)
 

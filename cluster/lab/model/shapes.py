@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from quantised import to_fp8, to_int4
-from words import VOCABULARY, token
+from words import MARKS, VOCABULARY, token
 
 CONTEXT = 131072
 SMALL = {
@@ -114,15 +114,8 @@ def with_vision(files: Path, **more: Any) -> None:
     from transformers import Gemma4Config, Gemma4ForConditionalGeneration, Gemma4TextConfig, Gemma4VisionConfig
 
     torch.manual_seed(4)
-    marks = {
-        "boi_token_id": token("<|image>"),
-        "eoi_token_id": token("<image|>"),
-        "image_token_id": token("<|image|>"),
-        "video_token_id": token("<|video|>"),
-        "boa_token_id": token("<|audio>"),
-        "eoa_token_index": token("<audio|>"),
-        "audio_token_id": token("<|audio|>"),
-    }
+    marks = {f"{name}_id": token(mark) for name, mark in MARKS.items()} | {"video_token_id": token("<|video|>")}
+    marks["eoa_token_index"] = marks.pop("eoa_token_id")  # so Gemma's configuration names it
     text, vision = Gemma4TextConfig(**TEXT | more), Gemma4VisionConfig(**VISION)
     save(Gemma4ForConditionalGeneration(Gemma4Config(text_config=text, vision_config=vision, **marks)), files)
 

@@ -26,17 +26,12 @@ WORKER = re.compile(r"VLLM::Worker|ray::RayWorker|ray::QuickWorker")
 REASONS = {"gpu_idle": 0x1, "applications_clocks_setting": 0x2, "sw_power_cap": 0x4}
 
 
-def state() -> dict[str, Any]:
-    """What a fault sets; empty when nothing is broken."""
+def state(path: str) -> dict[str, Any]:
+    """What a fault or `-lgc` set; empty when nothing did."""
     try:
-        return dict(json.loads(read(STATE) or "{}"))
+        return dict(json.loads(read(path) or "{}"))
     except ValueError:  # it is being written
         return {}
-
-
-def limit_mhz() -> int:
-    """The highest SM clock that was set, else the GPU's own."""
-    return int(json.loads(read(CLOCKS) or "{}").get("max", MAX_MHZ))
 
 
 def set_limit(words: list[str]) -> None:
@@ -113,14 +108,15 @@ def reading(given: dict[str, Any]) -> dict[str, Any]:
         "reasons": ["gpu_idle"] if idle else [],
     }
     now |= {key: value for key, value in given.items() if key != "apps"}
-    if now["sm_mhz"] > (most := limit_mhz()):
+    if now["sm_mhz"] > (most := state(CLOCKS).get("max", MAX_MHZ)):
         now |= {"sm_mhz": most, "reasons": [*now["reasons"], "applications_clocks_setting"]}
     return now
 
 
 def gpu_values(now: dict[str, Any]) -> dict[str, tuple[str, str]]:
     """Fields of --query-gpu: name → (value, unit)."""
-    values, mask = {}, f"0x{sum(REASONS[name] for name in now['reasons']):016X}"
+    values: dict[str, tuple[str, str]] = {}
+    mask = f"0x{sum(REASONS[name] for name in now['reasons']):016X}"
     for names, value, unit in (
         ("index", "0", ""),
         ("name gpu_name", NAME, ""),
@@ -156,13 +152,13 @@ def table(fields: list[str], rows: list[dict[str, str]], units: dict[str, str], 
 
 
 def query_gpu(fields: list[str], form: list[str]) -> None:
-    values = gpu_values(reading(state()))
+    values = gpu_values(reading(state(STATE)))
     table(fields, [{name: value for name, (value, _) in values.items()}], {n: u for n, (_, u) in values.items()}, form)
 
 
 def query_apps(fields: list[str], form: list[str]) -> None:
     rows = []
-    for pid, name, size in compute_apps(state()):
+    for pid, name, size in compute_apps(state(STATE)):
         used = {"used_memory": str(size), "used_gpu_memory": str(size)}
         rows.append({"pid": str(pid), "process_name": name, "name": name, "gpu_uuid": UUID, "gpu_name": NAME, **used})
     units = dict.fromkeys(("pid", "process_name", "name", "gpu_uuid", "gpu_name"), "")

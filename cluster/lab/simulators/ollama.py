@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 PORT = 11434
 MIB = 192
@@ -47,7 +48,7 @@ class Api(BaseHTTPRequestHandler):
         """Silent."""
 
 
-def call(path: str, body: object = None) -> object:
+def call(path: str, body: object = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(f"http://127.0.0.1:{PORT}{path}", data, timeout=5) as answer:
         return json.loads(answer.read())
@@ -61,9 +62,7 @@ def main(words: list[str]) -> None:
         time.sleep(1e9)
         del memory
     elif words == ["ps"]:
-        answer = call("/api/ps")
-        rows = answer["models"] if isinstance(answer, dict) else []
-        print("\n".join(["NAME", *(row["name"] for row in rows)]))
+        print("\n".join(["NAME", *(row["name"] for row in call("/api/ps")["models"])]))
     elif len(words) == 2 and words[0] in ("run", "stop"):
         call("/api/generate", {"model": words[1], "keep_alive": -1 if words[0] == "run" else 0})
     else:
