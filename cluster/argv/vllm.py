@@ -108,12 +108,8 @@ def _recipe_flags(recipe: Recipe, ours: dict[str, JsonValue]) -> dict[str, JsonV
         if flag in OURS and str(value) != str(ours.get(flag)):
             shown, own = "set" if flag == "api-key" else json.dumps(value), ours.get(flag)
             given = "which cluster sets itself" if own is None else f"but here it is {json.dumps(own)}"
-            raise UsageError(
-                f"the recipe's key vllm.{key} is {shown}, {given}",
-                code="flag-managed",
-                where=f"recipe {recipe.name}",
-                remedy=f"remove the key and use {OURS[flag]}",
-            )
+            what, remedy = f"the recipe's key vllm.{key} is {shown}, {given}", f"remove the key and use {OURS[flag]}"
+            raise UsageError(what, code="flag-managed", where=f"recipe {recipe.name}", remedy=remedy)
     return {flag: value for flag, value in flags.items() if flag not in OURS}
 
 

@@ -52,11 +52,9 @@ def run(args: argparse.Namespace, screen: object = None) -> int:
         from cluster.lab.faults import FAULTS
         from cluster.lab.place import place_of
     except ModuleNotFoundError:
-        raise UsageError(
-            "cluster lab needs a checkout: what is installed does not contain the lab",
-            code="lab-needs-checkout",
-            remedy="clone the repository, then run scripts/demo or .venv/bin/cluster lab up in it",
-        ) from None
+        what = "cluster lab needs a checkout: what is installed does not contain the lab"
+        remedy = "clone the repository, then run scripts/demo or .venv/bin/cluster lab up in it"
+        raise UsageError(what, code="lab-needs-checkout", remedy=remedy) from None
 
     rows = []
     if args.verb == "toy":

@@ -170,10 +170,8 @@ class _Reader:
 
     def wrong(self, name: str, why: str) -> UsageError:
         key = self.form.keys[name]
-        return UsageError(
-            f"{self.document.where(tuple(key.split('.')))}: {key} cannot be imported: {why}",
-            code="recipe-not-importable",
-        )
+        what = f"{self.document.where(tuple(key.split('.')))}: {key} cannot be imported: {why}"
+        return UsageError(what, code="recipe-not-importable")
 
     def variable(self, prefix: str, name: str, value: Any) -> None:
         key = f"{prefix}{name}"

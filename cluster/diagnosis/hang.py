@@ -332,7 +332,7 @@ def why_no_restart(finding: Finding, history: History) -> str:
 def is_memory_error(lost: Failed, available: int | None) -> bool:
     """Whether a rank ended for memory. SIGKILL counts as that unless memory (`available`, bytes) was ample."""
     printed = (lost.why, *lost.tail)
-    if any(rule.search(line) for rule in read_rules("memory") if rule.id != "killed" for line in printed):
+    if any(rule.search(line) for rule in read_rules("memory") for line in printed):
         return True
     killed = re.search(r"\b137\b|SIGKILL", lost.why) and (available is None or available < AMPLE)
     return bool(killed) or "killed for memory" in lost.why
