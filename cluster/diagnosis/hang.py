@@ -303,9 +303,8 @@ def judge_server(history: History) -> Iterator[Finding]:
     if not recent or history.last.lost or history.last.changing or any(one.healthy is not False for one in recent):
         return
     if served or history.last.t - history.since >= PATIENT_S:
-        what = (
-            f"all ranks run and the server does not answer {'any more' if served else f'in {PATIENT_S / 60:.0f} min'}"
-        )
+        when = "any more" if served else f"in {PATIENT_S / 60:.0f} min"
+        what = f"all ranks run and the server does not answer {when}"
         evidence = f"/health is not 200 for {recent[-1].t - recent[0].t:.0f} s"
         yield SERVER.fault(next(iter(history.last.hosts)), what, evidence, f"cluster logs --explain; {RESTARTS}")
 
