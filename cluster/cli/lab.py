@@ -73,7 +73,7 @@ def run(args: argparse.Namespace, screen: object = None) -> int:
         lab.limit_memory(place_of(args.dir), args.host, args.gib)
     elif args.verb == "break" and args.list:
         width = max(map(len, FAULTS))
-        rows = [f"{fault.name:<{width}}  {fault.what}" for fault in FAULTS.values()]
+        rows = [f"{name:<{width}}  {fault.what}" for name, fault in FAULTS.items()]
     elif args.verb == "break" and args.fault:
         lab.break_host(place_of(args.dir), args.host, args.fault)
     else:
