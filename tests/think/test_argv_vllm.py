@@ -103,6 +103,16 @@ def test_a_flag_that_contradicts_is_named_and_its_value_is_no_secret_told(key: s
     assert ("8675309" in str(caught.value.lines())) is (key != "api-key")
 
 
+@pytest.mark.parametrize("flag", ["ssl-certfile", "ssl-keyfile", "uds"])
+def test_a_server_that_would_not_be_seen_is_refused(flag: str) -> None:
+    """`up` asks by plain HTTP: with TLS or a Unix socket it would wait until its time is over."""
+    with pytest.raises(UsageError) as caught:
+        vllm_serve(recipe({flag.replace("-", "_"): "/certs/x"}), RAY)
+    assert (caught.value.code, caught.value.where) == ("flag-not-supported", "recipe r")
+    with pytest.raises(UsageError, match=f"--{flag[:6]} after --: .*would never be ready"):
+        refuse_extra(["--seed", "1", f"--{flag[:6]}", "/certs/x"])
+
+
 def test_a_flag_that_says_the_same_is_left_out() -> None:
     words = vllm_serve(recipe({"tp": 2, "distributed_executor_backend": "ray"}), RAY)
     assert words.count("--tensor-parallel-size") == 1
