@@ -21,12 +21,11 @@ import json
 import os
 import re
 import signal
-import ssl
 import subprocess
 import sys
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -225,29 +224,17 @@ class Rank:
 
     async def wait_until_served(self) -> None:
         """Rank 0: until the server's /health answers with 200; then the limits of serving hold on all ranks."""
-        healthy = False
-        while not healthy:
-            await asyncio.sleep(1)
+        while True:
             with suppress(OSError, ValueError, asyncio.TimeoutError):
-                healthy = await self.ask_health()
+                reader, writer = await asyncio.wait_for(asyncio.open_connection(*self.wanted["health"]), HEALTH_S)
+                writer.write(b"GET /health HTTP/1.0\r\n\r\n")
+                status = await asyncio.wait_for(reader.readline(), HEALTH_S)
+                writer.close()
+                if b" 200 " in status:
+                    break
+            await asyncio.sleep(1)
         self.cord.broadcast(serving=True)
         self.note_serving()
-
-    async def ask_health(self, tls: ssl.SSLContext | None = None) -> bool:
-        """Whether /health answers with 200. What is not HTTP is asked again by TLS.
-
-        There no answer counts as well: a server that wants to see a certificate closes only once the handshake is done.
-        """
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(*self.wanted["health"], ssl=tls), HEALTH_S)
-        status = b""
-        with suppress(ConnectionError, ssl.SSLError), closing(writer):
-            writer.write(b"GET /health HTTP/1.0\r\n\r\n")
-            status = await asyncio.wait_for(reader.readline(), HEALTH_S)
-        if tls or status.startswith(b"HTTP/"):
-            return not status or b" 200 " in status
-        own = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        own.check_hostname, own.verify_mode = False, ssl.CERT_NONE  # this host asks itself
-        return await self.ask_health(own)
 
     def note_serving(self) -> None:
         with suppress(OSError):  # it has ended, which was reported
