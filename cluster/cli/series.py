@@ -10,7 +10,7 @@ import argparse
 import os
 import shlex
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -56,10 +56,12 @@ HOW = {"nodes", "results", "inventory", "base_url", "model", "api_key_file", "re
 def run_scaling(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster scaling`. 6 when some sizes or requests failed; an error that ended it gives its own code."""
     named = read_named(args)
-    steps = read_sizes(args, named)
+    given = given_options(args, named)
+    given = replace(given, backend=args.backend or read_recipe(args, named.file).backend)
+    steps = read_sizes(given, named, args)
     if args.replicas:
-        steps.append(read_replicas(steps[0], args, named))
-    screen.note(f"backend {steps[0].up.backend} at every size" + ("" if args.backend else ", as the recipe says"))
+        steps.append(read_replicas(given, named, args))
+    screen.note(f"backend {given.backend} at every size" + ("" if args.backend else ", as the recipe says"))
     return SeriesJob("scaling", ("tp",), steps, named, args, screen, connect).run()
 
 
@@ -78,109 +80,6 @@ def run_sweep(args: argparse.Namespace, screen: Screen, connect: Connect = conne
     given = given_options(args, named)
     steps = [read_step(label_of(values), values, given, named, args) for values in combinations(varied)]
     return SeriesJob("sweep", tuple(varied), steps, named, args, screen, connect).run()
-
-
-@dataclass(frozen=True, slots=True)
-class SeriesStep:
-    """One deployment to measure, or replicas: what varies, what `up` is asked for, and the options of `up` and `bench`.
-
-    `more`: the steps of the other replicas, which are started after this one's and measured with it.
-    """
-
-    label: str
-    values: dict[str, Any]
-    wanted: Wanted
-    up: UpOptions
-    bench: BenchOptions
-    more: tuple[SeriesStep, ...] = ()
-
-    @property
-    def replicas(self) -> tuple[SeriesStep, ...]:
-        return (self, *self.more)
-
-    @property
-    def hosts(self) -> tuple[ResolvedHost, ...]:
-        return tuple(host for one in self.replicas for host in one.wanted.hosts)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(host.name for host in self.hosts)
-
-    def matches(self, deployment: Deployment) -> bool:
-        """Whether what runs is what this step starts."""
-        specs = (spec_like(one.wanted, deployment.spec, deployment.hosts) for one in self.replicas)
-        return any(spec == dict(deployment.spec) for spec in specs)
-
-
-def read_sizes(args: argparse.Namespace, named: Named) -> list[SeriesStep]:
-    """The sizes as steps, in the order given. Raises UsageError; no host is asked."""
-    if min(args.pipeline, *(args.tp or [1])) < 1:
-        raise UsageError("--tp and --pipeline-parallel must be 1 or more", code="size-invalid")
-    sizes = list(dict.fromkeys(args.tp or [1, len(named.hosts) // args.pipeline]))
-    need, names = max(sizes) * args.pipeline, [host.name for host in named.hosts]
-    if need > len(names) or (need < len(names) and not args.replicas):
-        raise UsageError(
-            f"the largest size, --tp {max(sizes)}, uses {need} hosts (one GPU each), named are {','.join(names)}",
-            code="size-invalid",
-            remedy="name more with -n" if need > len(names) else f"-n {','.join(names[:need])}",
-        )
-    given = replace(given_options(args, named), backend=args.backend or read_recipe(args, named.file).backend)
-    return [read_step(f"TP={tp}", {"tp": tp}, given, named, args) for tp in sizes]
-
-
-def read_replicas(size: SeriesStep, args: argparse.Namespace, named: Named) -> SeriesStep:
-    """One deployment of one host on each host, measured together. Raises UsageError."""
-    count = len(named.hosts)
-    if args.pipeline != 1 or count < 2:
-        raise UsageError(
-            "--replicas starts a deployment of one host on each: it requires two hosts or more and no pipeline",
-            code="options-conflict",
-            remedy="leave out --replicas, or name more hosts with -n",
-        )
-    given, values = replace(given_options(args, named), backend=size.up.backend), {"tp": 1}
-    first, *more = (read_step(host.name, values, given, replace(named, hosts=(host,)), args) for host in named.hosts)
-    bench = replace(first.bench, nodes=",".join(host.name for host in named.hosts), replicas=True)
-    label, values = f"{count} × TP=1", {"tp": 1, "replicas": count}
-    return replace(first, label=label, values=values, bench=bench, more=tuple(more))
-
-
-def given_options(args: argparse.Namespace, named: Named) -> UpOptions:
-    """What all steps give `up`."""
-    name = choose_recipe(args.recipe, args.recipe_option, named.file.inventory)
-    return replace(UpOptions.of(args), recipe=name, recipe_option=None)
-
-
-def read_step(
-    label: str, values: dict[str, Any], given: UpOptions, named: Named, args: argparse.Namespace
-) -> SeriesStep:
-    """A step as it starts and measures its hosts: `--set KEY=VALUE` for recipe keys, the options of `up` for sizes.
-
-    A size of its own takes the first hosts. What `--set bench.…` changes is given to bench as options, since it reads
-    the recipe's file by itself. Raises UsageError; no host is asked.
-    """
-    options = replace(
-        given,
-        set=[*given.set, *(f"{key}={value}" for key, value in values.items() if key not in SIZES)],
-        tp=int(values["tp"]) if "tp" in values else given.tp,
-        pipeline=int(values.get("pp", given.pipeline)),
-        backend=values.get("backend", given.backend),
-    )
-    hosts = named.hosts
-    if options.solo:
-        hosts = hosts[: options.pipeline]
-    elif options.tp and {"tp", "pp"} & values.keys():
-        hosts = hosts[: options.tp * options.pipeline]
-    try:
-        wanted = up.read_wanted(options, replace(named, hosts=hosts, explicit=True))
-    except UsageError as error:
-        error.what = f"{label}: {error.what}"
-        raise
-    nodes = ",".join(wanted.names)
-    bench = replace(BenchOptions.of(args), nodes=nodes, recipe_option=options.recipe, api_key_file=None, replicas=False)
-    keys = [text.partition("=")[0].partition(".")[2] for text in options.set if text.startswith("bench.")]
-    changed = {key: getattr(wanted.recipe.bench, key) for key in keys if getattr(bench, key, 0) is None}
-    started = replace(options, nodes=nodes, solo=False, tp=wanted.tp, dry_run=False)
-    return SeriesStep(label, values, wanted, started, replace(bench, **changed))
 
 
 @dataclass
@@ -310,43 +209,39 @@ class SeriesJob:
             point = self.take_down(replace(point, stage="", failed="", exit=0), step)
         else:
             self.screen.note(f"{place} on {', '.join(step.names)}: up, bench, down")
-            point = Point(step.label, step.values, step.names, time.time())
-            options = up.Options(False, step.up.yes, fetch.read_token(step.up.hub_token_file))
-            started: list[dict[str, Any]] = []
-            try:
-                for one in step.replicas:
-                    quiet = QuietScreen()
-                    up.start(one.wanted, options, quiet, self.connect)
-                    started.append(quiet.kept)
-            except (ClusterError, KeyboardInterrupt) as caught:  # `up` has rolled back what it began
-                if isinstance(caught, KeyboardInterrupt) and not started:
-                    raise
-                point = self.failed(point, "up", caught)
-                point = self.take_down(point, step) if started else point
-            else:
-                point = self.take_down(self.measure(replace(point, up=joined(started)), step), step)
+            point = self.up_bench_down(step)
         self.series = self.series.with_point(point)
         store(self.path, self.series.document(), "--results DIRECTORY")
         if point.failed:
             self.screen.warn(f"{step.label}: {point.stage} failed: {point.failed}")
 
-    def measure(self, point: Point, step: SeriesStep) -> Point:
-        """`cluster bench`; the step's deployment keeps running whatever happens."""
+    def up_bench_down(self, step: SeriesStep) -> Point:
+        """One step. What it started keeps running while it is measured, whatever happens, and is then taken down."""
+        point, stage = Point(step.label, step.values, step.names, time.time()), "up"
+        options = up.Options(False, step.up.yes, fetch.read_token(step.up.hub_token_file))
+        started: list[dict[str, Any]] = []
         try:
+            for one in step.replicas:
+                quiet = QuietScreen()
+                up.start(one.wanted, options, quiet, self.connect)
+                started.append(quiet.kept)
+            point, stage = replace(point, up=joined(started)), "bench"
             done = measure_all(step.bench, QuietScreen(), self.connect)
-        except (ClusterError, KeyboardInterrupt) as caught:
-            return self.failed(point, "bench", caught)
-        if done.interrupted:
-            return self.failed(point, "bench", InterruptedByUser(f"interrupted while {step.label} was measured"))
-        [(result, path)] = done.finished
-        point, spec = replace(point, result=path.name), result.manifest.spec
-        started = spec_like(step.wanted, spec, [host.name for host in result.manifest.hosts])  # of the first replica
-        if other := "; ".join(differing(started, spec)):
-            changed = f"the deployment changed while it was measured: {other}"
-            return self.failed(point, "bench", ClusterError(changed, code="deployment-changed"))
-        if result.failed:
-            return replace(point, stage="bench", failed="some requests failed", exit=int(done.exit_code))
-        return point
+            if done.interrupted:
+                raise InterruptedByUser(f"interrupted while {step.label} was measured")
+            [(result, path)] = done.finished
+            point, manifest = replace(point, result=path.name), result.manifest
+            own = spec_like(step.wanted, manifest.spec, [host.name for host in manifest.hosts])  # of the first replica
+            if other := "; ".join(differing(own, manifest.spec)):
+                changed = f"the deployment changed while it was measured: {other}"
+                raise ClusterError(changed, code="deployment-changed")
+            if result.failed:
+                point = replace(point, stage=stage, failed="some requests failed", exit=int(done.exit_code))
+        except (ClusterError, KeyboardInterrupt) as caught:  # `up` has rolled back what it began
+            if isinstance(caught, KeyboardInterrupt) and not started:
+                raise
+            point = self.failed(point, stage, caught)
+        return self.take_down(point, step) if started else point
 
     def take_down(self, point: Point, step: SeriesStep) -> Point:
         """`cluster down` of the step's hosts. When it fails nothing further can be started there."""
@@ -379,15 +274,14 @@ class SeriesJob:
     def tables(self, entries: list[Entry]) -> list[Table]:
         """Each size, memory by moment, and last what was compared; a sweep has its steps as lines."""
         shown = [*([] if self.kind == "sweep" else details(entries)), *moments_table(entries)]
-        alone = entries[0] if self.kind == "scaling" and len(entries) == 1 else None
-        if alone is None or (alone.tp or 1) == 1:
+        if self.kind == "sweep" or len(entries) != 1 or (entries[0].tp or 1) == 1:
             return [*shown, *overview(entries, [self.series])]
-        baseline, refused = find_baseline(self.path.parent, alone.result)
+        baseline, refused = find_baseline(self.path.parent, entries[0].result)
         if baseline:
-            path, result = baseline
-            return [*shown, *overview([Entry("TP=1", result, path), alone], [self.series])]
+            entries = [Entry("TP=1", baseline[1], baseline[0]), *entries]
         why = refused or ["no single-node baseline of this recipe is stored"]
-        return [*shown, *overview(entries, [self.series]), Table("scaling", notes=tuple(why))]
+        notes = [] if baseline else [Table("scaling", notes=tuple(why))]
+        return [*shown, *overview(entries, [self.series]), *notes]
 
     def end(self) -> ExitCode:
         """The tables of what was measured, whether or not all of it was; the files, the error, the one document."""
@@ -421,14 +315,112 @@ class SeriesJob:
 
 def joined(started: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What `up` reported of replicas that were started one after the other, as of one deployment."""
-    first, *more = started
-    kept = dict(first)
-    for one in more:
-        seconds, moments = Counter(kept.get("stages_s", {})), dict(kept.get("memory_bytes", {}))
-        seconds.update(one.get("stages_s", {}))
-        for moment, by_host in one.get("memory_bytes", {}).items():
-            moments[moment] = moments.get(moment, {}) | by_host
-        kept |= {"stages_s": dict(seconds), "memory_bytes": moments}
-        kept |= {"changed": kept.get("changed") or one.get("changed")}
-        kept |= {"hosts": [*kept.get("hosts", ()), *one.get("hosts", ())]}
-    return kept
+    seconds, moments = Counter[str](), defaultdict[str, dict[str, Any]](dict)
+    for one in started:
+        seconds.update(one["stages_s"])
+        for moment, by_host in one["memory_bytes"].items():
+            moments[moment] |= by_host
+    hosts = [host for one in started for host in one["hosts"]]
+    own = {"changed": any(one["changed"] for one in started), "hosts": hosts}
+    return started[0] | {"stages_s": dict(seconds), "memory_bytes": dict(moments)} | own
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesStep:
+    """One deployment to measure, or replicas: what varies, what `up` is asked for, and the options of `up` and `bench`.
+
+    `more`: the steps of the other replicas, which are started after this one's and measured with it.
+    """
+
+    label: str
+    values: dict[str, Any]
+    wanted: Wanted
+    up: UpOptions
+    bench: BenchOptions
+    more: tuple[SeriesStep, ...] = ()
+
+    @property
+    def replicas(self) -> tuple[SeriesStep, ...]:
+        return (self, *self.more)
+
+    @property
+    def hosts(self) -> tuple[ResolvedHost, ...]:
+        return tuple(host for one in self.replicas for host in one.wanted.hosts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(host.name for host in self.hosts)
+
+    def matches(self, deployment: Deployment) -> bool:
+        """Whether what runs is what this step starts."""
+        specs = (spec_like(one.wanted, deployment.spec, deployment.hosts) for one in self.replicas)
+        return any(spec == dict(deployment.spec) for spec in specs)
+
+
+def read_sizes(given: UpOptions, named: Named, args: argparse.Namespace) -> list[SeriesStep]:
+    """The sizes as steps, in the order given. Raises UsageError; no host is asked."""
+    if min(args.pipeline, *(args.tp or [1])) < 1:
+        raise UsageError("--tp and --pipeline-parallel must be 1 or more", code="size-invalid")
+    sizes = list(dict.fromkeys(args.tp or [1, len(named.hosts) // args.pipeline]))
+    need, names = max(sizes) * args.pipeline, [host.name for host in named.hosts]
+    if need > len(names) or (need < len(names) and not args.replicas):
+        raise UsageError(
+            f"the largest size, --tp {max(sizes)}, uses {need} hosts (one GPU each), named are {','.join(names)}",
+            code="size-invalid",
+            remedy="name more with -n" if need > len(names) else f"-n {','.join(names[:need])}",
+        )
+    return [read_step(f"TP={tp}", {"tp": tp}, given, named, args) for tp in sizes]
+
+
+def read_replicas(given: UpOptions, named: Named, args: argparse.Namespace) -> SeriesStep:
+    """One deployment of one host on each host, measured together. Raises UsageError."""
+    count = len(named.hosts)
+    if args.pipeline != 1 or count < 2:
+        raise UsageError(
+            "--replicas starts a deployment of one host on each: it requires two hosts or more and no pipeline",
+            code="options-conflict",
+            remedy="leave out --replicas, or name more hosts with -n",
+        )
+    first, *more = (read_step(host.name, {"tp": 1}, given, replace(named, hosts=(host,)), args) for host in named.hosts)
+    bench = replace(first.bench, nodes=",".join(host.name for host in named.hosts), replicas=True)
+    values = {"tp": 1, "replicas": count}
+    return replace(first, label=f"{count} × TP=1", values=values, bench=bench, more=tuple(more))
+
+
+def given_options(args: argparse.Namespace, named: Named) -> UpOptions:
+    """What all steps give `up`."""
+    name = choose_recipe(args.recipe, args.recipe_option, named.file.inventory)
+    return replace(UpOptions.of(args), recipe=name, recipe_option=None)
+
+
+def read_step(
+    label: str, values: dict[str, Any], given: UpOptions, named: Named, args: argparse.Namespace
+) -> SeriesStep:
+    """A step as it starts and measures its hosts: `--set KEY=VALUE` for recipe keys, the options of `up` for sizes.
+
+    A size of its own takes the first hosts. What `--set bench.…` changes is given to bench as options, since it reads
+    the recipe's file by itself. Raises UsageError; no host is asked.
+    """
+    options = replace(
+        given,
+        set=[*given.set, *(f"{key}={value}" for key, value in values.items() if key not in SIZES)],
+        tp=int(values["tp"]) if "tp" in values else given.tp,
+        pipeline=int(values.get("pp", given.pipeline)),
+        backend=values.get("backend", given.backend),
+    )
+    hosts = named.hosts
+    if options.solo:
+        hosts = hosts[: options.pipeline]
+    elif options.tp and {"tp", "pp"} & values.keys():
+        hosts = hosts[: options.tp * options.pipeline]
+    try:
+        wanted = up.read_wanted(options, replace(named, hosts=hosts, explicit=True))
+    except UsageError as error:
+        error.what = f"{label}: {error.what}"
+        raise
+    nodes = ",".join(wanted.names)
+    bench = replace(BenchOptions.of(args), nodes=nodes, recipe_option=options.recipe, api_key_file=None, replicas=False)
+    keys = [text.partition("=")[0].partition(".")[2] for text in options.set if text.startswith("bench.")]
+    changed = {key: getattr(wanted.recipe.bench, key) for key in keys if getattr(bench, key, 0) is None}
+    started = replace(options, nodes=nodes, solo=False, tp=wanted.tp, dry_run=False)
+    return SeriesStep(label, values, wanted, started, replace(bench, **changed))
