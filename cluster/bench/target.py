@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -84,8 +84,7 @@ class Serving:
         if self.deployment is None:
             recipe = self.recipe.name if self.recipe else ""
             model, url = self.server.model, self.server.url
-            known = Manifest(model, recipe, base_url=url, command=command, client_on="local", client_python=python)
-            return replace(known, replicas=replicas)
+            return Manifest(model, recipe, replicas=replicas, base_url=url, command=command, client_python=python)
         deployment, spec, seen = self.deployment, self.deployment.spec, self.deployment.seen
         recipe = spec["recipe"]
         hosts = [(host, one) for one in self.deployments for host in one.hosts]
@@ -233,11 +232,8 @@ def client_among(running: Sequence[Deployment], within: Fleet, servers: Sequence
         remedy = "run `cluster status`, then the same command again"
         raise ClusterError("no replica is running any more", code="load-client-lost", remedy=remedy)
 
-    loader = ProcessLoader(start(), start=start)
-    try:
+    with closing(ProcessLoader(start(), start=start)) as loader:
         yield loader
-    finally:
-        loader.close()
 
 
 def at_urls(options: ServerOptions, why: str) -> Iterator[Serving]:
@@ -259,23 +255,16 @@ def at_urls(options: ServerOptions, why: str) -> Iterator[Serving]:
         key_file = str(Path(options.api_key_file).expanduser())
     recipe = load_recipe(options.recipe_option).recipe if options.recipe_option else None
     servers = tuple(Server(url, options.model or "", key_file) for url in options.base_url)
-    host = LocalHost("this machine")
-    try:
-        with client_in(host, "", *servers) as loader:
-            yield Serving(loader, servers, recipe)
-    finally:
-        host.close()
+    with closing(LocalHost("this machine")) as host, client_in(host, "", *servers) as loader:
+        yield Serving(loader, servers, recipe)
 
 
 @contextmanager
 def client_in(host: Host, container: str, server: Server, *others: Server) -> Iterator[ProcessLoader]:
     """A load client in this container, or on the host itself; `server`: the API as it is seen from there."""
     command = load_command(server.url, server.key_file, container, [one.url for one in others])
-    loader = ProcessLoader(host.start(*command), container, lambda: host.start(*command))
-    try:
+    with closing(ProcessLoader(host.start(*command), container, lambda: host.start(*command))) as loader:
         yield loader
-    finally:
-        loader.close()
 
 
 def check_url(url: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
@@ -100,7 +99,7 @@ def measure_all(options: BenchOptions, screen: Screen, connect: Connect = connec
         )
     done = Measurements()
     with serving(options, connect, "bench", replicas=options.replicas or None) as at, watching(at) as machine:
-        directory = results_dir(options.results or "", Path.cwd(), os.environ)
+        directory = results_dir(options.results)
         parts = wanted_parts(options, at)
         for wanted in parts.values():
             wanted.shapes()  # refuses impossible numbers before a file is made

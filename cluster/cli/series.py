@@ -7,7 +7,6 @@ other. What a step measured is checked to be what it started, so that a change i
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import time
 from collections import Counter, defaultdict
@@ -141,7 +140,7 @@ class SeriesJob:
 
         Raises UsageError when it cannot be written; RefusedError when there is nothing to resume.
         """
-        directory, recipe = results_dir(self.args.results or "", Path.cwd(), os.environ), self.steps[0].wanted.recipe
+        directory, recipe = results_dir(self.args.results), self.steps[0].wanted.recipe
         self.series, name = new_series(self.kind, recipe.name, self.wanted(), self.varied)
         self.path = directory / name
         if self.args.resume:

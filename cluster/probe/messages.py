@@ -21,9 +21,9 @@ BLOCK = ("content_block_start", "content_block_delta", "content_block_stop")
 LONGER = f"{HELLO} Then wish the reader a good morning, a good evening and a pleasant walk through the park."
 
 
-def message(server: ProbedServer, content: str = HELLO, **fields: Any) -> Ask:
+def message(server: ProbedServer, **fields: Any) -> Ask:
     """One message of the user in Anthropic's form; `fields` go into the body."""
-    body = {"model": server.model, "messages": [{"role": "user", "content": content}], "max_tokens": HELLO_TOKENS}
+    body = {"model": server.model, "messages": [{"role": "user", "content": HELLO}], "max_tokens": HELLO_TOKENS}
     return Ask(PATH, body | {"temperature": 0, "stream": False} | fields)
 
 
