@@ -83,7 +83,7 @@ def round_lines(name: str, answers: Sequence[tuple[float, Sequence[tuple[float, 
     table = b"".join(struct.pack("<IdI", number, t, len(data)) for number, t, data in portions)
     packed = base64.b64encode(zlib.compress(table + b"".join(data for _, _, data in portions))).decode()
     how = [[t0, some[-1][0], "done", ""] if some else [t0, t0, "refused", "no server"] for t0, some in answers]
-    document = {"id": name, "requests": how, "chunks": len(portions), "parts": 1, "client": {}}
+    document = {"id": name, "requests": how, "chunks": len(portions), "parts": 1, "client": {"lag_max_ms": 0.0}}
     return json.dumps(document), f"+{packed}"
 
 

@@ -40,9 +40,9 @@ reference:
 """
 
 
-def server(rate: float, ttft_s: float = 0.005) -> State:
+def server(rate: float, ttft_s: float = 0.005, engine: str = "") -> State:
     """A server of known timing; `rate` in tokens a second."""
-    return State(ttft_s, rate, engine=ENGINES[""])
+    return State(ttft_s, rate, engine=ENGINES[engine])
 
 
 class Answering(Connection):

@@ -1,17 +1,16 @@
-"""Foreign engines, by their routes and habits, over real sockets; then the whole command."""
+"""Foreign engines, by their routes and habits; then the whole command over real sockets."""
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench_live import Watching, known_server, load_client
+from bench_live import Watching, known_server
+from measured_desk import LoadClient, server
 
-from cluster.bench.loader import Batch, BatchRecord, Loader
+from cluster.bench.loader import Batch, BatchRecord, Loader, ProcessLoader
 from cluster.bench.result import Result
 from cluster.bench.run import run_bench
 from cluster.bench.wanted import BenchWanted
@@ -20,10 +19,8 @@ from cluster.errors import ClusterError, UsageError
 TIMING = ("--ttft-ms", "20", "--rate", "400")
 
 
-@contextmanager
-def engine(name: str) -> Iterator[Watching]:
-    with known_server(*TIMING, "--engine", name) as url, load_client(url) as client:
-        yield Watching(client)
+def engine(name: str) -> Watching:
+    return Watching(ProcessLoader(LoadClient([server(400, 0.02, name)], {})))
 
 
 def measure(loader: Loader, model: str, **given: object) -> Result:
@@ -32,8 +29,8 @@ def measure(loader: Loader, model: str, **given: object) -> Result:
 
 
 def test_ollama_is_not_sent_what_it_ignores() -> None:
-    with engine("ollama") as loader:
-        measured = measure(loader, "split:26b")
+    loader = engine("ollama")
+    measured = measure(loader, "split:26b")
     found, row = measured.manifest.engine, measured.rows[0]
     assert {"min_tokens", "ignore_eos", "cache_salt"} & loader.bodies[-1].keys() == set()
     assert loader.bodies[-1]["stream_options"] == {"include_usage": True}
@@ -48,14 +45,14 @@ def test_ollama_is_not_sent_what_it_ignores() -> None:
     [("ollama", "short:26b", {"depth": (0, 8192)}), ("llamacpp", "toy.gguf", {"pp": (5000,)})],
 )
 def test_the_engines_context_is_asked_before_a_prompt_is_cut(name: str, model: str, given: dict) -> None:
-    with engine(name) as loader, pytest.raises(UsageError, match="4096 tokens of context; too long: pp"):
-        measure(loader, model, **given)
+    with pytest.raises(UsageError, match="4096 tokens of context; too long: pp"):
+        measure(engine(name), model, **given)
 
 
 def test_cold_prompts_stay_out_of_llamacpps_cache_and_cached_ones_do_not() -> None:
-    with engine("llamacpp") as loader:
-        measured = measure(loader, "toy.gguf", depth=(0, 300), depth_mode="prefix-caching")
-        measure(loader, "toy.gguf")
+    loader = engine("llamacpp")
+    measured = measure(loader, "toy.gguf", depth=(0, 300), depth_mode="prefix-caching")
+    measure(loader, "toy.gguf")
     short = [body for body in loader.bodies if body["max_tokens"] == 8 and "warm" not in body]
     assert {body.get("cache_prompt", True) for body in short if len(body["prompt"]) > 250} == {True}
     assert {body.get("cache_prompt", True) for body in short if len(body["prompt"]) == 200} == {False}
@@ -64,16 +61,16 @@ def test_cold_prompts_stay_out_of_llamacpps_cache_and_cached_ones_do_not() -> No
 
 
 def test_an_unknown_engine_is_measured() -> None:
-    with engine("unknown") as loader:
-        steady = measure(loader, "steady")
+    loader = engine("unknown")
+    steady = measure(loader, "steady")
     assert (steady.manifest.engine, steady.rows[0].failed) == ({}, 0)
     assert "cache_salt" not in loader.bodies[-1], "not every server uses it"
 
 
 def test_vllm_is_known() -> None:
-    with engine("vllm") as loader:
-        assert measure(loader, "").manifest.engine == {"name": "vllm", "version": "0.32.0"}
-        assert "cache_salt" in loader.bodies[-1]
+    loader = engine("vllm")
+    assert measure(loader, "").manifest.engine == {"name": "vllm", "version": "0.32.0"}
+    assert "cache_salt" in loader.bodies[-1]
 
 
 def test_a_model_that_never_answers_itself_ends_the_measurement() -> None:
@@ -88,8 +85,8 @@ def test_a_model_that_never_answers_itself_ends_the_measurement() -> None:
             records = (replace(one, chunks=tuple((t, swap(data)) for t, data in one.chunks)) for one in record.records)
             return replace(record, records=tuple(records))
 
-    with engine("unknown") as loader, pytest.raises(ClusterError, match="another model answered: stead2") as caught:
-        measure(Elsewhere(loader.loader), "steady")
+    with pytest.raises(ClusterError, match="another model answered: stead2") as caught:
+        measure(Elsewhere(engine("unknown").loader), "steady")
     assert "--base-url" in caught.value.remedy
 
 
