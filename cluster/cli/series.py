@@ -48,7 +48,7 @@ from cluster.spark.request import Wanted
 STOPS = (ExitCode.UNREACHABLE, ExitCode.LOCKED, ExitCode.INTERRUPTED)
 """After these the next step has no chance, or is not wanted."""
 
-HOW = {"nodes", "results", "inventory", "base_url", "model", "api_key_file", "replicas"}
+NO_CONDITIONS = {"nodes", "results", "inventory", "base_url", "model", "api_key_file", "replicas"}
 """Options of bench that do not decide what is measured, or that a step has of its own."""
 
 
@@ -164,7 +164,7 @@ class SeriesJob:
             "bench": {
                 key: value
                 for key, value in asdict(step.bench).items()
-                if key not in HOW and value != defaults[key]  # a later version may know more options
+                if key not in NO_CONDITIONS and value != defaults[key]  # a later version may know more options
             },
         }
 
@@ -252,13 +252,13 @@ class SeriesJob:
         return replace(point, down=quiet.kept)
 
     def failed(self, point: Point, stage: str, caught: ClusterError | KeyboardInterrupt) -> Point:
-        """A step that failed; `error` is set when no further one should be tried."""
+        """A step that failed, for its first reason; `error` is set when no further one should be tried."""
         error = caught if isinstance(caught, ClusterError) else InterruptedByUser()
         if stage == "down":
             error.remedy = error.remedy or f"cluster down -n {','.join(point.hosts)}"
         if stage == "down" or error.exit_code in STOPS:
             self.error = error
-        return replace(point, stage=stage, failed=error.what, exit=int(error.exit_code))
+        return point if point.failed else replace(point, stage=stage, failed=error.what, exit=int(error.exit_code))
 
     def exit_code(self) -> ExitCode:
         """0 all measured, 6 some; when none was, or the series ended early, the error's own code."""
@@ -266,7 +266,7 @@ class SeriesJob:
             return ExitCode(self.error.exit_code)
         points = [point for step in self.steps if (point := self.series.point(step.values))]
         bad = [point for point in points if point.failed]
-        if bad and len(bad) == len(points) and not any(point.result for point in points):
+        if bad and not any(point.result for point in points):
             return ExitCode(bad[0].exit)
         return ExitCode.PARTIAL if bad else ExitCode.DONE
 

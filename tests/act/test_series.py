@@ -267,6 +267,23 @@ def test_a_refused_share_of_requests_is_kept_and_marked(cluster: Typed, place: P
     assert (float(row[0].split()[0]) > 80, row[-1]) == (True, "bench: some requests failed"), row
 
 
+def test_a_refused_share_is_measured_again_although_down_failed_too(cluster: Typed, place: Path, desk: Desk) -> None:
+    (place / "recipes/toy.yaml").write_text(RECIPE.format(model="refusing"))
+    words = (*SWEEP, "--tp", "2", "--vary", "vllm.max-num-seqs=4", "--runs", "4")
+
+    def lose() -> None:
+        desk.hosts["spark2"].faults.unreachable = unreachable("spark2")
+
+    with measurable(desk, RATES, lose):
+        ran = cluster(*words)
+    assert (ran.code, swept(ran)["4"][-1]) == (3, "bench: some requests failed"), ran.all
+    desk.recover()
+    with measurable(desk, RATES):
+        ran = cluster(*words, "--resume")
+    assert (ran.code, "measured already" in ran.err) == (6, False), ran.all
+    assert is_bare(desk)
+
+
 REPLICAS = (*SCALING, "--replicas", "--concurrency", "1", "2", "--tg", "160", "--runs", "2")
 
 
