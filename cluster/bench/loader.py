@@ -45,13 +45,7 @@ class Batch:
     warm: str | None = "/v1/models"
 
     def line(self) -> bytes:
-        requests = [
-            {"method": "GET" if ask.body is None else "POST"}
-            | {"path": ask.path, "body": ask.body, "server": ask.server}
-            for ask in self.asks
-        ]
-        rest = {"id": self.id, "concurrency": self.concurrency, "timeout_s": self.timeout_s, "warm": self.warm}
-        return orjson.dumps(rest | {"requests": requests}) + b"\n"
+        return orjson.dumps(self) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class FakeLoad(FakeProcess):
 
     def answer(self, given: dict[str, Any]) -> None:
         """One round, each request answered at once."""
-        sent = [self.reply(request["path"], request["body"]) for request in given["requests"]]
+        sent = [self.reply(request["path"], request["body"]) for request in given["asks"]]
         for line in round_lines(given["id"], [(0.0, [(0.1, raw)] if raw else []) for raw in sent]):
             self.say(line)
 

@@ -74,7 +74,7 @@ class LoadClient(FakeProcess):
             given = json.loads(line)
             free = [0.0] * given["concurrency"]  # when each connection is
             answers = []
-            for request in given["requests"]:
+            for request in given["asks"]:
                 begin, pace = heappop(free), self.chance.uniform(0.99, 1.01)
                 portions = [(begin + 0.001 + pace * t, data) for t, data in self.answer(request)]
                 answers.append((begin, portions))
