@@ -66,7 +66,7 @@ class LoadClient(FakeProcess):
 
     def __init__(self, servers: Sequence[State | None], given: Mapping[str, Any], seed: int = 0) -> None:
         super().__init__([json.dumps({"ready": True, "python": "3.12.3", "hostname": "exact"})])
-        self.servers, self.given, self.chance = servers, given, Random(seed)
+        self.servers, self.given, self.chance = [*servers], given, Random(seed)
 
     def write(self, data: bytes) -> None:
         super().write(data)

@@ -203,17 +203,22 @@ def test_server_that_keeps_no_connection() -> None:
     assert [one.how for one in record.records] == ["done"] * 3
 
 
-def test_idle_connections_closed_by_the_server_cost_no_request() -> None:
-    served = []
+def keeps_alive(opened: list[bytes], timeout_s: float | None = None) -> Answer:
+    """Serves one request after the other; the first one of each connection is added to `opened`."""
 
     def answer(connection: socket.socket, request: bytes) -> None:
-        served.append(request)
-        connection.settimeout(0.15)  # a short keep-alive
+        opened.append(request)
+        connection.settimeout(timeout_s)
         while request:
             connection.sendall(OK)
             request = connection.recv(65536)
 
-    with odd_server(answer) as address, load_client(address) as load:
+    return answer
+
+
+def test_idle_connections_closed_by_the_server_cost_no_request() -> None:
+    served: list[bytes] = []
+    with odd_server(keeps_alive(served, 0.15)) as address, load_client(address) as load:
         for name in "abc":
             assert [one.how for one in load.send(Batch(name, (Ask("/a"), Ask("/a")), 2)).records] == ["done"] * 2
             time.sleep(0.3)
@@ -222,15 +227,8 @@ def test_idle_connections_closed_by_the_server_cost_no_request() -> None:
 
 def test_connections_outlive_a_batch_that_needs_fewer() -> None:
     """Between two batches of a row the server's counters are read over one of them."""
-    opened = []
-
-    def answer(connection: socket.socket, request: bytes) -> None:
-        opened.append(connection)
-        while request:
-            connection.sendall(OK)
-            request = connection.recv(65536)
-
-    with odd_server(answer) as address, load_client(address) as load:
+    opened: list[bytes] = []
+    with odd_server(keeps_alive(opened)) as address, load_client(address) as load:
         for count in (3, 1, 3):
             record = load.send(Batch("r", (Ask("/a"),) * count, count))
             assert [one.how for one in record.records] == ["done"] * count

@@ -123,12 +123,6 @@ def test_a_run_that_lost_its_load_client_twice_is_an_error_and_the_rows_before_i
     assert [(row.runs, row.repeated) for row in kept] == [(1, ())]
 
 
-def test_totals_under_concurrency(load: ProcessLoader) -> None:
-    row = only(run_bench(load, wanted("plain", tg=(440,), concurrency=(4,), runs=1)))
-    for total in (row.tg_throughput, row.peak_throughput):
-        assert total.mean == pytest.approx(4 * RATE, rel=CLOSE)
-
-
 def test_a_quarter_refused(load: ProcessLoader) -> None:
     row = only(run_bench(load, wanted("refusing", concurrency=(4,), runs=3)))
     assert (row.failed, row.requests) == (3, 12)
