@@ -7,14 +7,14 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Student's t, two-sided 95 %, for 1…30 degrees of freedom; beyond 30 the next lower of the listed ones is used.
+# Student's t, two-sided 95 %, for 1…30 degrees of freedom and some more; between them the next lower one is used.
 _T95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
+_T95_AT = {**dict(enumerate(_T95, 1)), 40: 2.021, 60: 2.000, 120: 1.980}
 PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
-_T95_LARGE = ((120, 1.980), (60, 2.000), (40, 2.021), (30, 2.042))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,7 @@ def half_width(value: Stat) -> float | None:
 
 def t95(freedom: float) -> float:
     """Two-sided 95 % quantile of Student's t, rounded to the safe side for degrees of freedom between the tabled."""
-    if freedom < 31:
-        return _T95[max(1, math.floor(freedom)) - 1]
-    return next(value for least, value in _T95_LARGE if freedom >= least)
+    return _T95_AT[max(least for least in _T95_AT if least <= max(1, freedom))]
 
 
 def ratio(upper: Stat | None, lower: Stat | None) -> Ratio | None:
