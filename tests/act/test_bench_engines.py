@@ -1,22 +1,20 @@
 """Foreign engines, by their routes and habits; then the whole command over real sockets."""
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from bench_live import Watching, known_server
 from measured_desk import LoadClient, server
+from typed import Ran, Typed
 
 from cluster.bench.loader import Batch, BatchRecord, Loader, ProcessLoader
 from cluster.bench.result import Result
 from cluster.bench.run import run_bench
 from cluster.bench.wanted import BenchWanted
 from cluster.errors import ClusterError, UsageError
-
-TIMING = ("--ttft-ms", "20", "--rate", "400")
 
 
 def engine(name: str) -> Watching:
@@ -90,33 +88,37 @@ def test_a_model_that_never_answers_itself_ends_the_measurement() -> None:
     assert "--base-url" in caught.value.remedy
 
 
-def cluster(command: str, engine: str, *words: str) -> subprocess.CompletedProcess:
-    """The whole command."""
-    with known_server(*TIMING, "--engine", engine) as url:
-        argv = [sys.executable, "-m", "cluster.cli.main", command, "--base-url", url, *words]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+Asked = Callable[..., Ran]
 
 
-def bench(tmp_path: Path, engine: str, *words: str) -> subprocess.CompletedProcess:
-    return cluster("bench", engine, "--pp", "200", "--tg", "8", "--runs", "2", "--results", str(tmp_path), *words)
+@pytest.fixture
+def asked(cluster: Typed) -> Asked:
+    """A command as typed, of an engine."""
+
+    def ask(engine: str, code: int, *words: str) -> Ran:
+        with known_server("--ttft-ms", "20", "--rate", "400", "--engine", engine) as url:
+            return cluster.ends(code, *words, "--base-url", url)
+
+    return ask
 
 
-def test_split_is_warned_of_and_kept_in_the_result(tmp_path: Path) -> None:
-    ran = bench(tmp_path, "ollama", "--model", "split:26b", "--depth", "0")
-    assert ran.returncode == 0
-    assert "SPLIT OVER CPU AND GPU: 68% of split:26b is on the CPU: 6.0 of 19.0 GB" in " ".join(ran.stderr.split())
-    assert "ollama stop split:26b" in ran.stderr
-    assert "Ollama does not look at min_tokens, ignore_eos: outputs may end early" in ran.stdout
-    [path] = tmp_path.glob("*.json")
+BENCH = ("bench", "--pp", "200", "--tg", "8", "--runs", "2", "--results", "kept", "--model")
+
+
+def test_split_is_warned_of_and_kept_in_the_result(asked: Asked, place: Path) -> None:
+    ran = asked("ollama", 0, *BENCH, "split:26b", "--depth", "0")
+    assert "SPLIT OVER CPU AND GPU: 68% of split:26b is on the CPU: 6.0 of 19.0 GB" in " ".join(ran.err.split())
+    assert "ollama stop split:26b" in ran.err
+    assert "Ollama does not look at min_tokens, ignore_eos: outputs may end early" in ran.out
+    [path] = (place / "kept").glob("*.json")
     assert json.loads(path.read_text())["manifest"]["engine"]["gpu_bytes"] == 6_000_000_000
-    silent = bench(tmp_path, "ollama", "--model", "whole:26b", "--depth", "0")
-    assert "SPLIT" not in silent.stderr + silent.stdout
+    assert "SPLIT" not in asked("ollama", 0, *BENCH, "whole:26b", "--depth", "0").all
 
 
-def test_probe_warns_of_it_too_once_the_model_is_in_memory() -> None:
-    ran = cluster("probe", "ollama", "--json", "--only", "served-name", "--model", "split:26b")
-    assert "SPLIT OVER CPU AND GPU: 68% of split:26b" in " ".join(ran.stderr.split())
-    document = json.loads(ran.stdout)
+def test_probe_warns_of_it_too_once_the_model_is_in_memory(asked: Asked) -> None:
+    ran = asked("ollama", 0, "probe", "--json", "--only", "served-name", "--model", "split:26b")
+    assert "SPLIT OVER CPU AND GPU: 68% of split:26b" in " ".join(ran.err.split())
+    document = json.loads(ran.out)
     assert document["subject"]["engine"] == "ollama"
     assert document["engine"]["gpu_bytes"] == 6_000_000_000
 
@@ -138,8 +140,7 @@ def test_probe_warns_of_it_too_once_the_model_is_in_memory() -> None:
         ),
     ],
 )
-def test_invalid_rows_are_named_first(tmp_path: Path, engine: str, words: str, warning: str, failed: list[int]) -> None:
-    ran = bench(tmp_path, engine, "--json", "--model", *words.split())
-    assert ran.returncode == 6
-    assert warning in " ".join(ran.stderr.split())
-    assert [row["failed"] for row in json.loads(ran.stdout)["benchmarks"]] == failed
+def test_invalid_rows_are_named_first(asked: Asked, engine: str, words: str, warning: str, failed: list[int]) -> None:
+    ran = asked(engine, 6, *BENCH, *words.split(), "--json")
+    assert warning in " ".join(ran.err.split())
+    assert [row["failed"] for row in json.loads(ran.out)["benchmarks"]] == failed
