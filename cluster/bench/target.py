@@ -161,14 +161,12 @@ def serving(options: ServerOptions, connect: Connect, why: str, *, replicas: boo
             with suppress(UsageError):  # the one the deployment was made from is not found any more
                 recipe = load_recipe(deployment.spec["recipe"]["name"]).recipe
         servers = tuple(Server.of_spec(one.spec, HOME) for one in running)
-        client = client_in(within[deployment.head], deployment.ranks[deployment.head].name, servers[0])
         if len(running) > 1:
             servers = tuple(
                 replace(at, url=url_of(one, seens[one.head])) for at, one in zip(servers, running, strict=True)
             )
-            client = client_among(running, within, servers)
         purpose = f"{why} {', '.join(one.id for one in running)}"
-        with Lock(within, purpose, data_dirs), client as loader:
+        with Lock(within, purpose, data_dirs), client_of(running, within, servers) as loader:
             yield Serving(loader, servers, recipe, tuple(running), within, seens)
 
 
@@ -214,10 +212,11 @@ def url_of(deployment: Deployment, seen: Seen) -> str:
     return address_of(bind, deployment.port, seen)
 
 
-@contextmanager
-def client_among(running: Sequence[Deployment], within: Fleet, servers: Sequence[Server]) -> Iterator[ProcessLoader]:
-    """A load client of replicas in the first one's head; when it is lost, the next one where a container still runs."""
+def client_of(running: Sequence[Deployment], within: Fleet, servers: Sequence[Server]) -> closing[ProcessLoader]:
+    """A load client in the head; of replicas in the first one's, when it is lost, where a container still runs."""
     heads = [(within[one.head], one.ranks[one.head].name) for one in running]
+    if len(heads) == 1:
+        return client_in(*heads[0], servers[0])
     first, others = servers[0], [one.url for one in servers[1:]]
 
     def runs(host: Host, container: str) -> bool:
@@ -232,8 +231,7 @@ def client_among(running: Sequence[Deployment], within: Fleet, servers: Sequence
         remedy = "run `cluster status`, then the same command again"
         raise ClusterError("no replica is running any more", code="load-client-lost", remedy=remedy)
 
-    with closing(ProcessLoader(start(), start=start)) as loader:
-        yield loader
+    return closing(ProcessLoader(start(), start=start))
 
 
 def at_urls(options: ServerOptions, why: str) -> Iterator[Serving]:
@@ -259,12 +257,10 @@ def at_urls(options: ServerOptions, why: str) -> Iterator[Serving]:
         yield Serving(loader, servers, recipe)
 
 
-@contextmanager
-def client_in(host: Host, container: str, server: Server, *others: Server) -> Iterator[ProcessLoader]:
+def client_in(host: Host, container: str, server: Server, *others: Server) -> closing[ProcessLoader]:
     """A load client in this container, or on the host itself; `server`: the API as it is seen from there."""
     command = load_command(server.url, server.key_file, container, [one.url for one in others])
-    with closing(ProcessLoader(host.start(*command), container, lambda: host.start(*command))) as loader:
-        yield loader
+    return closing(ProcessLoader(host.start(*command), container, lambda: host.start(*command)))
 
 
 def check_url(url: str) -> None:
