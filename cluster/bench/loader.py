@@ -83,9 +83,8 @@ def parse_record(line: str, more: Callable[[], str]) -> BatchRecord:
         )
         return BatchRecord(tuple(records), document["client"])
     except (ValueError, LookupError, TypeError, struct.error, zlib.error) as error:
-        raise ClusterError(
-            f"the load client's answer cannot be read ({error})", code="load-client-invalid", where=line[:200]
-        ) from error
+        what = f"the load client's answer cannot be read ({error})"
+        raise ClusterError(what, code="load-client-invalid", where=line[:200]) from error
 
 
 class Loader(Protocol):
@@ -201,8 +200,5 @@ class ProcessLoader:
             else:
                 others.append(line.strip())
         words = f": {' / '.join(others)}" if others else ""
-        raise ConnectionLostError(
-            f"the load client ended{words}",
-            code="load-client-lost",
-            remedy="run `cluster status`, then the same command again",
-        )
+        remedy = "run `cluster status`, then the same command again"
+        raise ConnectionLostError(f"the load client ended{words}", code="load-client-lost", remedy=remedy)

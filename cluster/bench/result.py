@@ -232,11 +232,8 @@ def parse_result(document: dict[str, Any]) -> Result:
     if "schema" not in document:
         raise ClusterError("not a result of cluster bench: it has no schema number", code="result-invalid")
     if document["schema"] > SCHEMA:
-        raise ClusterError(
-            f"the result has schema {document['schema']}; this version reads up to {SCHEMA}",
-            code="result-too-new",
-            remedy="update cluster",
-        )
+        what = f"the result has schema {document['schema']}; this version reads up to {SCHEMA}"
+        raise ClusterError(what, code="result-too-new", remedy="update cluster")
     rows = tuple(map(parse_row, document["benchmarks"]))
     hosts = tuple(HostState(**known_values(HostState, host)) for host in document["manifest"].get("hosts", ()))
     manifest = known_values(Manifest, document["manifest"]) | {"hosts": hosts, "est_ppt_from": clocks(rows)}

@@ -71,9 +71,8 @@ def weight(shape: Shape) -> float:
 
 
 def none_served(error: str, where: str = "") -> ClusterError:
-    return ClusterError(
-        f"the server served no request: {error}", code="no-request-served", where=where, remedy=remedy_of(error)
-    )
+    what = f"the server served no request: {error}"
+    return ClusterError(what, code="no-request-served", where=where, remedy=remedy_of(error))
 
 
 def run_bench(
@@ -138,9 +137,8 @@ def check_alike(names: Sequence[str], models: Sequence[Served], engines: Sequenc
     ]
     if len({*found}) > 1:
         each = "; ".join(f"{name}: {one}" for name, one in zip(names, found, strict=True))
-        raise RefusedError(
-            f"the servers are not replicas: {each}", code="replicas-differ", remedy="measure each by itself"
-        )
+        what = f"the servers are not replicas: {each}"
+        raise RefusedError(what, code="replicas-differ", remedy="measure each by itself")
 
 
 class Bench:

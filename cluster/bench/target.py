@@ -179,21 +179,15 @@ def check_replicas(running: Sequence[Deployment], found: Sequence[Deployment]) -
     names = "; ".join(f"{one.id} on {','.join(one.hosts)}" for one in running)
     if len(running) < 2:
         dead = "; ".join(f"{one.id} on {','.join(one.hosts)} is not running" for one in found if not one.running)
-        raise RefusedError(
-            f"replicas are two running deployments or more, found: {names or 'none'}" + (f"; {dead}" if dead else ""),
-            code="replicas-missing",
-            remedy="start one on each host: cluster up --solo -n HOST",
-        )
+        what = f"replicas are two running deployments or more, found: {names or 'none'}" + (f"; {dead}" if dead else "")
+        raise RefusedError(what, code="replicas-missing", remedy="start one on each host: cluster up --solo -n HOST")
     first, *others = ({key: value for key, value in one.spec.items() if key not in MAY_DIFFER} for one in running)
     for one, spec in zip(running[1:], others, strict=True):
         rows = [row for row in differing(first, spec) if not row.startswith("recipe.port:")]
         if rows:
-            raise RefusedError(
-                f"{running[0].id} and {one.id} are not replicas: {'; '.join(rows[:5])}",
-                code="replicas-differ",
-                where=names,
-                remedy="start both from one recipe with the same options, or name the hosts of one with -n",
-            )
+            what = f"{running[0].id} and {one.id} are not replicas: {'; '.join(rows[:5])}"
+            remedy = "start both from one recipe with the same options, or name the hosts of one with -n"
+            raise RefusedError(what, code="replicas-differ", where=names, remedy=remedy)
 
 
 def url_of(deployment: Deployment, seen: Seen) -> str:
@@ -203,12 +197,9 @@ def url_of(deployment: Deployment, seen: Seen) -> str:
     """
     bind = deployment.spec["bind"]
     if bind.startswith("127.") or bind in ("::1", "localhost"):
-        raise RefusedError(
-            f"the API of {deployment.id} listens on {bind}, so the other replica's host cannot ask it",
-            code="replica-not-reachable",
-            where=deployment.head,
-            remedy="start it without --bind, or with an address that other hosts reach",
-        )
+        what = f"the API of {deployment.id} listens on {bind}, so the other replica's host cannot ask it"
+        remedy = "start it without --bind, or with an address that other hosts reach"
+        raise RefusedError(what, code="replica-not-reachable", where=deployment.head, remedy=remedy)
     return address_of(bind, deployment.port, seen)
 
 
@@ -238,11 +229,8 @@ def at_urls(options: ServerOptions, why: str) -> Iterator[Serving]:
     """Servers that `cluster` did not start, asked from this machine. Raises UsageError for a URL that is none, and for
     one with a password, which would be shown."""
     if options.nodes:
-        raise UsageError(
-            f"with --base-url {why} runs from this machine; it takes no -n",
-            code="options-conflict",
-            remedy="leave out -n or --base-url",
-        )
+        what = f"with --base-url {why} runs from this machine; it takes no -n"
+        raise UsageError(what, code="options-conflict", remedy="leave out -n or --base-url")
     for url in options.base_url:
         check_url(url)
     if len({*options.base_url}) < len(options.base_url):
@@ -302,11 +290,9 @@ def nothing_runs(seens: Mapping[str, Seen], otherwise: str) -> RefusedError:
     hosts = [name for name, seen in seens.items() if unread(seen)]
     if not hosts:
         return RefusedError(f"no deployment on {', '.join(seens)}", code="no-deployment", remedy=otherwise)
-    return RefusedError(
-        f"what runs on {', '.join(hosts)} was started by another version of cluster: its labels cannot be read",
-        code="deployment-unreadable",
-        remedy=f"cluster down -n {','.join(hosts)}, then cluster up",
-    )
+    what = f"what runs on {', '.join(hosts)} was started by another version of cluster: its labels cannot be read"
+    remedy = f"cluster down -n {','.join(hosts)}, then cluster up"
+    return RefusedError(what, code="deployment-unreadable", remedy=remedy)
 
 
 def solo_command(manifest: Manifest) -> str:

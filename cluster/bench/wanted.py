@@ -191,11 +191,9 @@ def fitting(wanted: BenchWanted, served: Served) -> BenchWanted:
     if over:
         names = ", ".join(shape.name for shape in over[:4]) + (", …" if len(over) > 4 else "")
         most = limit - max(shape.pp + shape.tg for shape in over)
-        raise UsageError(
-            f"{served.model} serves {limit} tokens of context; too long: {names}",
-            code="context-too-long",
-            remedy=f"--depth {most} at most with these --pp and --tg" if most >= 0 else "smaller --pp or --tg",
-        )
+        what = f"{served.model} serves {limit} tokens of context; too long: {names}"
+        remedy = f"--depth {most} at most with these --pp and --tg" if most >= 0 else "smaller --pp or --tg"
+        raise UsageError(what, code="context-too-long", remedy=remedy)
     return wanted
 
 

@@ -92,11 +92,8 @@ def measure_all(options: BenchOptions, screen: Screen, connect: Connect = connec
     own = ("pp", "tg", "depth", "concurrency", "prefix_caching", "chat", "natural_stop")
     given = ", ".join(f"--{name.replace('_', '-')}" for name in own if getattr(options, name) not in (None, False))
     if options.suite and given:
-        raise UsageError(
-            f"--suite {options.suite} has its own {given}",
-            code="options-conflict",
-            remedy=f"leave out --suite or {given}",
-        )
+        what = f"--suite {options.suite} has its own {given}"
+        raise UsageError(what, code="options-conflict", remedy=f"leave out --suite or {given}")
     done = Measurements()
     with serving(options, connect, "bench", replicas=options.replicas or None) as at, watching(at) as machine:
         directory = results_dir(options.results)

@@ -25,11 +25,8 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     outputs = [Path(text).expanduser() for text in args.output]
     for path in outputs:
         if path.suffix not in FORMS:
-            raise UsageError(
-                f"-o {path}: unknown file type {path.suffix or '(none)'}",
-                code="file-type-unknown",
-                remedy=f"name a file that ends in {', '.join(FORMS)}",
-            )
+            what = f"-o {path}: unknown file type {path.suffix or '(none)'}"
+            raise UsageError(what, code="file-type-unknown", remedy=f"name a file that ends in {', '.join(FORMS)}")
     directory = results_dir(args.results)
     paths = list(dict.fromkeys(find(name, directory) for name in args.files)) or newest(directory)
     try:

@@ -71,11 +71,8 @@ def run_sweep(args: argparse.Namespace, screen: Screen, connect: Connect = conne
     fixed = {"tp": args.tp or args.solo, "pp": args.pipeline != 1, "backend": args.backend}
     for key in varied:
         if fixed.get(key):
-            raise UsageError(
-                f"--vary {key} and the same option are both given",
-                code="options-conflict",
-                remedy=f"leave out --vary {key} or the option",
-            )
+            what = f"--vary {key} and the same option are both given"
+            raise UsageError(what, code="options-conflict", remedy=f"leave out --vary {key} or the option")
     given = given_options(args, named)
     steps = [read_step(label_of(values), values, given, named, args) for values in combinations(varied)]
     return SeriesJob("sweep", tuple(varied), steps, named, args, screen, connect).run()
@@ -183,12 +180,9 @@ class SeriesJob:
         names = "; ".join(f"{one.id} on {', '.join(one.hosts)}" for one in running)
         own = resume and all(any(step.matches(one) for step in self.steps) for one in running)
         if not own and not self.args.yes and not self.screen.confirm(f"{names} runs; take it down?"):
-            raise RefusedError(
-                f"{names} is running and would be taken down",
-                code="not-confirmed",
-                rolled_back=UNCHANGED,
-                remedy="run `cluster down` first, or add --yes",
-            )
+            what = f"{names} is running and would be taken down"
+            remedy = "run `cluster down` first, or add --yes"
+            raise RefusedError(what, code="not-confirmed", rolled_back=UNCHANGED, remedy=remedy)
         down.take(replace(self.named, explicit=True), QuietScreen(), self.connect, dry_run=False)
 
     def measured(self, step: SeriesStep) -> Point | None:
@@ -363,11 +357,9 @@ def read_sizes(given: UpOptions, named: Named, args: argparse.Namespace) -> list
     sizes = list(dict.fromkeys(args.tp or [1, len(named.hosts) // args.pipeline]))
     need, names = max(sizes) * args.pipeline, [host.name for host in named.hosts]
     if need > len(names) or (need < len(names) and not args.replicas):
-        raise UsageError(
-            f"the largest size, --tp {max(sizes)}, uses {need} hosts (one GPU each), named are {','.join(names)}",
-            code="size-invalid",
-            remedy="name more with -n" if need > len(names) else f"-n {','.join(names[:need])}",
-        )
+        what = f"the largest size, --tp {max(sizes)}, uses {need} hosts (one GPU each), named are {','.join(names)}"
+        remedy = "name more with -n" if need > len(names) else f"-n {','.join(names[:need])}"
+        raise UsageError(what, code="size-invalid", remedy=remedy)
     return [read_step(f"TP={tp}", {"tp": tp}, given, named, args) for tp in sizes]
 
 
@@ -375,11 +367,8 @@ def read_replicas(given: UpOptions, named: Named, args: argparse.Namespace) -> S
     """One deployment of one host on each host, measured together. Raises UsageError."""
     count = len(named.hosts)
     if args.pipeline != 1 or count < 2:
-        raise UsageError(
-            "--replicas starts a deployment of one host on each: it requires two hosts or more and no pipeline",
-            code="options-conflict",
-            remedy="leave out --replicas, or name more hosts with -n",
-        )
+        what = "--replicas starts a deployment of one host on each: it requires two hosts or more and no pipeline"
+        raise UsageError(what, code="options-conflict", remedy="leave out --replicas, or name more hosts with -n")
     first, *more = (read_step(host.name, {"tp": 1}, given, replace(named, hosts=(host,)), args) for host in named.hosts)
     bench = replace(first.bench, nodes=",".join(host.name for host in named.hosts), replicas=True)
     values = {"tp": 1, "replicas": count}
