@@ -124,20 +124,18 @@ class Progress:
     seconds: float
 
 
-def load_command(
-    base_url: str, api_key_file: str = "", container: str = "", others: Sequence[str] = ()
-) -> tuple[tuple[str, ...], bytes]:
+def load_command(urls: Sequence[str], api_key_file: str = "", container: str = "") -> tuple[tuple[str, ...], bytes]:
     """Words and first stdin of the load client, for `Host.start`: on the host itself, or in one of its containers.
 
-    `others`: more servers, with the same key. It is read where the client runs, from a file of mode 0600.
+    The servers' key is read where the client runs, from a file of mode 0600.
     """
     words = attend(container, WORDS) if container else WORDS
-    setup = {"base_url": base_url, "others": list(others), "api_key_file": api_key_file}
+    setup = {"urls": urls, "api_key_file": api_key_file}
     return words, framed(source("load")) + orjson.dumps(setup) + b"\n"
 
 
 class ProcessLoader:
-    """A running load client: `ProcessLoader(host.start(*load_command(url)))`."""
+    """A running load client: `ProcessLoader(host.start(*load_command([url])))`."""
 
     def __init__(self, process: Process, container: str = "", start: Callable[[], Process] | None = None) -> None:
         """Wait until the client, in this container or in none, is ready. Raises ClusterError with its words if not.

@@ -233,7 +233,7 @@ class Bench:
                 self.maker = replace(maker, left_out=(*maker.left_out, name))
             else:
                 failed += 1
-        raise none_served(error, wanted.base_url + wanted.path)
+        raise none_served(error, wanted.urls[0] + wanted.path)
 
     def measure(self, on_row: Callable[[Row], None]) -> tuple[Row, ...]:
         wanted, pace = self.wanted, Pace(self.shapes, self.wanted.least_runs)

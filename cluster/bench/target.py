@@ -207,8 +207,7 @@ def client_of(running: Sequence[Deployment], within: Fleet, servers: Sequence[Se
     """A load client in the head; of replicas in the first one's, when it is lost, where a container still runs."""
     heads = [(within[one.head], one.ranks[one.head].name) for one in running]
     if len(heads) == 1:
-        return client_in(*heads[0], servers[0])
-    first, others = servers[0], [one.url for one in servers[1:]]
+        return client_in(*heads[0], servers)
 
     def runs(host: Host, container: str) -> bool:
         with suppress(ClusterError):  # its host may be lost, too
@@ -218,7 +217,7 @@ def client_of(running: Sequence[Deployment], within: Fleet, servers: Sequence[Se
     def start() -> Process:
         for host, container in heads:
             if runs(host, container):
-                return host.start(*load_command(first.url, first.key_file, container, others))
+                return host.start(*command_of(servers, container))
         remedy = "run `cluster status`, then the same command again"
         raise ClusterError("no replica is running any more", code="load-client-lost", remedy=remedy)
 
@@ -241,13 +240,17 @@ def at_urls(options: ServerOptions, why: str) -> Iterator[Serving]:
         key_file = str(Path(options.api_key_file).expanduser())
     recipe = load_recipe(options.recipe_option).recipe if options.recipe_option else None
     servers = tuple(Server(url, options.model or "", key_file) for url in options.base_url)
-    with closing(LocalHost("this machine")) as host, client_in(host, "", *servers) as loader:
+    with closing(LocalHost("this machine")) as host, client_in(host, "", servers) as loader:
         yield Serving(loader, servers, recipe)
 
 
-def client_in(host: Host, container: str, server: Server, *others: Server) -> closing[ProcessLoader]:
-    """A load client in this container, or on the host itself; `server`: the API as it is seen from there."""
-    command = load_command(server.url, server.key_file, container, [one.url for one in others])
+def command_of(servers: Sequence[Server], container: str) -> tuple[tuple[str, ...], bytes]:
+    return load_command([one.url for one in servers], servers[0].key_file, container)
+
+
+def client_in(host: Host, container: str, servers: Sequence[Server]) -> closing[ProcessLoader]:
+    """A load client in this container, or on the host itself; `servers`: their APIs as they are seen from there."""
+    command = command_of(servers, container)
     return closing(ProcessLoader(host.start(*command), container, lambda: host.start(*command)))
 
 

@@ -54,10 +54,6 @@ class BenchOptions(ServerOptions):
     suite: str | None = None
     replicas: bool = False
 
-    @property
-    def command(self) -> str:
-        return typed("bench", self)
-
 
 @dataclass
 class Measurements:
@@ -170,8 +166,7 @@ def wanted_parts(options: BenchOptions, at: Serving) -> dict[str, BenchWanted]:
     """
     defaults = at.recipe.bench if at.recipe else BenchDefaults()
     plain = BenchWanted(
-        base_url=at.server.url,
-        others=tuple(one.url for one in at.servers[1:]),
+        urls=tuple(one.url for one in at.servers),
         model=options.model or at.server.model,
         pp=tuple(options.pp or defaults.pp),
         tg=tuple(options.tg or defaults.tg),
@@ -218,7 +213,7 @@ def print_result(result: Result, recipe: Recipe | None, options: BenchOptions, d
     for line in refused:
         screen.warn(line)
     screen.line("no single-node baseline of this recipe under these conditions; this makes one:")
-    screen.line(f"  cluster down && {solo_command(result.manifest)} && {options.command}")
+    screen.line(f"  cluster down && {solo_command(result.manifest)} && {typed('bench', options)}")
 
 
 def print_tables(tables: Sequence[Table], screen: Screen) -> None:

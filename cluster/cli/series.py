@@ -114,7 +114,7 @@ class SeriesJob:
             file = ["--inventory", step.up.inventory] if step.up.inventory else []
             lines = [
                 *(typed("up", one.up) for one in step.replicas),
-                step.bench.command,
+                typed("bench", step.bench),
                 shlex.join(["cluster", "down", "--nodes", ",".join(step.names), *file]),
             ]
             for line in (f"[{number}/{len(self.steps)}] {step.label}", *(f"  {line}" for line in lines)):

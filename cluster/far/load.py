@@ -1,9 +1,9 @@
 """The load client: sends rounds of HTTP requests, records which bytes came when, and understands none of them.
 stdin, one JSON document a line; its end, or silence between rounds, stops all at once (the server sees its clients go):
-    first line   {"base_url": "http://127.0.0.1:8000", "others": [more of them], "api_key_file": "PATH" | null}
+    first line   {"urls": ["http://127.0.0.1:8000"], "api_key_file": "PATH" | null}
     then rounds  {"id": "r1", "concurrency": 4, "timeout_s": 600, "warm": "/v1/models" | null,
                   "asks": [{"path": "/v1/completions", "body": {...} | null, "server": 0}]}
-                 POST with a body, else GET; server: 0 is base_url, 1 the first of the others …
+                 POST with a body, else GET; server: which of the urls
 stdout, one JSON document a line:
     {"ready": true, "python": "3.11.2", "hostname": "spark1"}      or {"error": "..."}, and the program ends
     {"progress": "r1", "done": 1, "chunks": 140, "s": 3.0}         once a second while a round runs
@@ -278,7 +278,7 @@ async def serve(lines: asyncio.Queue[bytes]) -> None:
     """Answer the lines of stdin, one after the other, until there are no more."""
     try:
         setup = json.loads(await lines.get())
-        servers = [Client(url, setup["api_key_file"]) for url in (setup["base_url"], *setup.get("others", ()))]
+        servers = [Client(url, setup["api_key_file"]) for url in setup["urls"]]
     except (ValueError, KeyError, OSError) as error:
         say({"error": f"{type(error).__name__}: {error}"})
         return

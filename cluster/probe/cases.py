@@ -201,7 +201,7 @@ def probe_quickly(host: Host, container: str, spec: Mapping[str, Any], screen: S
     """
     server = Server.of_spec(spec, HOME)
     try:
-        with screen.waiting("a few questions to what is ready"), client_in(host, container, server) as loader:
+        with screen.waiting("a few questions to what is ready"), client_in(host, container, [server]) as loader:
             deadline = Timer(END_S, loader.close)
             deadline.daemon = True
             deadline.start()

@@ -145,7 +145,7 @@ def known_server() -> Iterator[str]:
 
 def ours(url: str, concurrency: int) -> Errors:
     host = LocalHost("here")
-    load = ProcessLoader(host.start(*load_command(url)))
+    load = ProcessLoader(host.start(*load_command([url])))
     try:
         return time_batch(load, concurrency, f"{time.monotonic_ns()}")
     finally:

@@ -44,7 +44,7 @@ class FakeLoad(FakeProcess):
 
     def reply(self, path: str, body: dict[str, Any] | None) -> bytes:
         """The bytes of an answer; none when no engine serves at the port."""
-        port = int(self.target["base_url"].rpartition(":")[2])
+        port = int(self.target["urls"][0].rpartition(":")[2])
         life = next((one for one in self.machine.lives() if one.serving and int(one.flag("--port")) == port), None)
         if life is None or life.container.name != self.container:
             return b""

@@ -145,8 +145,8 @@ def measurable(desk: Desk, rates: Sequence[float], on_start: Callable[[], None] 
             assert any(one.name == argv[3] and one.running for one in machine.docker.containers.values())
             on_start()
             setup = json.loads(stdin.splitlines()[-1])
-            if setup["others"]:
-                servers = [replica(url) for url in (setup["base_url"], *setup["others"])]
+            if len(setup["urls"]) > 1:
+                servers = [replica(url) for url in setup["urls"]]
             else:
                 [hosts] = desk.serving().values()
                 servers = [of_size[len(hosts) - 1]]

@@ -22,8 +22,8 @@ def engine(name: str) -> Watching:
 
 
 def measure(loader: Loader, model: str, **given: object) -> Result:
-    values: dict = {"pp": (200,), "tg": (8,), "depth": (0,), "runs": 2, "base_url": "http://known"}
-    return run_bench(loader, BenchWanted(model=model, **values | given))
+    values: dict = {"pp": (200,), "tg": (8,), "depth": (0,), "runs": 2}
+    return run_bench(loader, BenchWanted(("http://known",), model, **values | given))
 
 
 def test_ollama_is_not_sent_what_it_ignores() -> None:

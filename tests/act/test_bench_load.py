@@ -251,7 +251,7 @@ def test_key_comes_from_a_file_and_is_no_word(tmp_path: Path) -> None:
     with odd_server(echo) as address:
         assert b"Authorization: Bearer planted-secret\r\n" in echoed(address, api_key_file=str(key))
         assert b"Authorization" not in echoed(address)
-    argv, stdin = load_command("http://x", str(key))
+    argv, stdin = load_command(["http://x"], str(key))
     assert "planted-secret" not in " ".join(argv) + stdin.decode()
 
 
@@ -295,7 +295,7 @@ def test_end_of_stdin_stops_a_batch_at_once() -> None:
         gone.set()
 
     with odd_server(answer) as address:
-        child = Child(*load_command(address))
+        child = Child(*load_command([address]))
         assert json.loads(next(child.lines()))["ready"]
         child.write(one().line())
         time.sleep(0.2)
@@ -311,7 +311,7 @@ def test_after_a_lost_client_the_next_batch_is_sent_by_a_new_one(url: str) -> No
         starts.append("start")
         if len(starts) == 1:
             raise ConnectionLostError("spark1 did not answer within 5 s", code="host-unreachable", where="spark1")
-        return Child(*load_command(url))
+        return Child(*load_command([url]))
 
     dies = Child(["sh", "-c", "echo '{\"ready\": true}'; read line; echo 'Killed: out of memory'; exit 137"], b"")
     load = ProcessLoader(dies, start=start)

@@ -33,8 +33,8 @@ def load(client: LoadClient) -> ProcessLoader:
 
 
 def wanted(model: str = "plain", **given: object) -> BenchWanted:
-    values: dict = {"pp": (64,), "tg": (32,), "depth": (0,), "runs": 2, "base_url": "http://one"}
-    return BenchWanted(model=model, others=("http://two",), **values | given)
+    values: dict = {"pp": (64,), "tg": (32,), "depth": (0,), "runs": 2}
+    return BenchWanted(("http://one", "http://two"), model, **values | given)
 
 
 def test_requests_go_to_the_servers_in_turn(load: ProcessLoader) -> None:
@@ -153,7 +153,7 @@ def test_two_deployments_share_the_requests(
     assert set(row["machine"][0]["after"]) == {"spark1", "spark2"}, "both hosts are watched"
     assert f"requests go in turn to 2 servers: {solos[0]} on spark1, {solos[1]} on spark2" in ran.out
     [setup] = [one.given for one in desk.hosts["spark1"].processes if isinstance(one, LoadClient)]
-    assert [setup["base_url"], *setup["others"]] == ["http://192.168.1.41:8000", "http://192.168.1.42:8000"]
+    assert setup["urls"] == ["http://192.168.1.41:8000", "http://192.168.1.42:8000"]
 
 
 @pytest.mark.parametrize("words", [("bench",), ("down",), ("down", "--dry-run"), ("logs",), ("probe",)], ids=" ".join)

@@ -25,8 +25,8 @@ def load() -> ProcessLoader:
 
 
 def wanted(model: str, **given: object) -> BenchWanted:
-    values: dict = {"pp": (256,), "tg": (32,), "depth": (0,), "runs": 2, "base_url": "http://known"}
-    return BenchWanted(model=model, **values | given)
+    values: dict = {"pp": (256,), "tg": (32,), "depth": (0,), "runs": 2}
+    return BenchWanted(("http://known",), model, **values | given)
 
 
 def only(measured: Result) -> Row:
