@@ -78,6 +78,102 @@ def run_sweep(args: argparse.Namespace, screen: Screen, connect: Connect = conne
     return SeriesJob("sweep", tuple(varied), steps, named, args, screen, connect).run()
 
 
+@dataclass(frozen=True, slots=True)
+class SeriesStep:
+    """One deployment to measure, or replicas: what varies, what `up` is asked for, and the options of `up` and `bench`.
+
+    `more`: the steps of the other replicas, which are started after this one's and measured with it.
+    """
+
+    label: str
+    values: dict[str, Any]
+    wanted: Wanted
+    up: UpOptions
+    bench: BenchOptions
+    more: tuple[SeriesStep, ...] = ()
+
+    @property
+    def replicas(self) -> tuple[SeriesStep, ...]:
+        return (self, *self.more)
+
+    @property
+    def hosts(self) -> tuple[ResolvedHost, ...]:
+        return tuple(host for one in self.replicas for host in one.wanted.hosts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(host.name for host in self.hosts)
+
+    def matches(self, deployment: Deployment) -> bool:
+        """Whether what runs is what this step starts."""
+        specs = (spec_like(one.wanted, deployment.spec, deployment.hosts) for one in self.replicas)
+        return any(spec == dict(deployment.spec) for spec in specs)
+
+
+def read_sizes(given: UpOptions, named: Named, args: argparse.Namespace) -> list[SeriesStep]:
+    """The sizes as steps, in the order given. Raises UsageError; no host is asked."""
+    if min(args.pipeline, *(args.tp or [1])) < 1:
+        raise UsageError("--tp and --pipeline-parallel must be 1 or more", code="size-invalid")
+    sizes = list(dict.fromkeys(args.tp or [1, len(named.hosts) // args.pipeline]))
+    need, names = max(sizes) * args.pipeline, [host.name for host in named.hosts]
+    if need > len(names) or (need < len(names) and not args.replicas):
+        what = f"the largest size, --tp {max(sizes)}, uses {need} hosts (one GPU each), named are {','.join(names)}"
+        remedy = "name more with -n" if need > len(names) else f"-n {','.join(names[:need])}"
+        raise UsageError(what, code="size-invalid", remedy=remedy)
+    return [read_step(f"TP={tp}", {"tp": tp}, given, named, args) for tp in sizes]
+
+
+def read_replicas(given: UpOptions, named: Named, args: argparse.Namespace) -> SeriesStep:
+    """One deployment of one host on each host, measured together. Raises UsageError."""
+    count = len(named.hosts)
+    if args.pipeline != 1 or count < 2:
+        what = "--replicas starts a deployment of one host on each: it requires two hosts or more and no pipeline"
+        raise UsageError(what, code="options-conflict", remedy="leave out --replicas, or name more hosts with -n")
+    first, *more = (read_step(host.name, {"tp": 1}, given, replace(named, hosts=(host,)), args) for host in named.hosts)
+    bench = replace(first.bench, nodes=",".join(host.name for host in named.hosts), replicas=True)
+    values = {"tp": 1, "replicas": count}
+    return replace(first, label=f"{count} × TP=1", values=values, bench=bench, more=tuple(more))
+
+
+def given_options(args: argparse.Namespace, named: Named) -> UpOptions:
+    """What all steps give `up`."""
+    name = choose_recipe(args.recipe, args.recipe_option, named.file.inventory)
+    return replace(UpOptions.of(args), recipe=name, recipe_option=None)
+
+
+def read_step(
+    label: str, values: dict[str, Any], given: UpOptions, named: Named, args: argparse.Namespace
+) -> SeriesStep:
+    """A step as it starts and measures its hosts: `--set KEY=VALUE` for recipe keys, the options of `up` for sizes.
+
+    A size of its own takes the first hosts. What `--set bench.…` changes is given to bench as options, since it reads
+    the recipe's file by itself. Raises UsageError; no host is asked.
+    """
+    options = replace(
+        given,
+        set=[*given.set, *(f"{key}={value}" for key, value in values.items() if key not in SIZES)],
+        tp=int(values["tp"]) if "tp" in values else given.tp,
+        pipeline=int(values.get("pp", given.pipeline)),
+        backend=values.get("backend", given.backend),
+    )
+    hosts = named.hosts
+    if options.solo:
+        hosts = hosts[: options.pipeline]
+    elif options.tp and {"tp", "pp"} & values.keys():
+        hosts = hosts[: options.tp * options.pipeline]
+    try:
+        wanted = up.read_wanted(options, replace(named, hosts=hosts, explicit=True))
+    except UsageError as error:
+        error.what = f"{label}: {error.what}"
+        raise
+    nodes = ",".join(wanted.names)
+    bench = replace(BenchOptions.of(args), nodes=nodes, recipe_option=options.recipe, api_key_file=None, replicas=False)
+    keys = [text.partition("=")[0].partition(".")[2] for text in options.set if text.startswith("bench.")]
+    changed = {key: getattr(wanted.recipe.bench, key) for key in keys if getattr(bench, key, 0) is None}
+    started = replace(options, nodes=nodes, solo=False, tp=wanted.tp, dry_run=False)
+    return SeriesStep(label, values, wanted, started, replace(bench, **changed))
+
+
 @dataclass
 class SeriesJob:
     """A series that is carried out. `error` is what ended it early, if anything did."""
@@ -218,7 +314,7 @@ class SeriesJob:
                 quiet = QuietScreen()
                 up.start(one.wanted, options, quiet, self.connect)
                 started.append(quiet.kept)
-            point, stage = replace(point, up=joined(started)), "bench"
+            point, stage = replace(point, up=as_one(started)), "bench"
             done = measure_all(step.bench, QuietScreen(), self.connect)
             if done.interrupted:
                 raise InterruptedByUser(f"interrupted while {step.label} was measured")
@@ -306,7 +402,7 @@ class SeriesJob:
         return code
 
 
-def joined(started: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def as_one(started: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What `up` reported of replicas that were started one after the other, as of one deployment."""
     seconds, moments = Counter[str](), defaultdict[str, dict[str, Any]](dict)
     for one in started:
@@ -316,99 +412,3 @@ def joined(started: Sequence[dict[str, Any]]) -> dict[str, Any]:
     hosts = [host for one in started for host in one["hosts"]]
     own = {"changed": any(one["changed"] for one in started), "hosts": hosts}
     return started[0] | {"stages_s": dict(seconds), "memory_bytes": dict(moments)} | own
-
-
-@dataclass(frozen=True, slots=True)
-class SeriesStep:
-    """One deployment to measure, or replicas: what varies, what `up` is asked for, and the options of `up` and `bench`.
-
-    `more`: the steps of the other replicas, which are started after this one's and measured with it.
-    """
-
-    label: str
-    values: dict[str, Any]
-    wanted: Wanted
-    up: UpOptions
-    bench: BenchOptions
-    more: tuple[SeriesStep, ...] = ()
-
-    @property
-    def replicas(self) -> tuple[SeriesStep, ...]:
-        return (self, *self.more)
-
-    @property
-    def hosts(self) -> tuple[ResolvedHost, ...]:
-        return tuple(host for one in self.replicas for host in one.wanted.hosts)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(host.name for host in self.hosts)
-
-    def matches(self, deployment: Deployment) -> bool:
-        """Whether what runs is what this step starts."""
-        specs = (spec_like(one.wanted, deployment.spec, deployment.hosts) for one in self.replicas)
-        return any(spec == dict(deployment.spec) for spec in specs)
-
-
-def read_sizes(given: UpOptions, named: Named, args: argparse.Namespace) -> list[SeriesStep]:
-    """The sizes as steps, in the order given. Raises UsageError; no host is asked."""
-    if min(args.pipeline, *(args.tp or [1])) < 1:
-        raise UsageError("--tp and --pipeline-parallel must be 1 or more", code="size-invalid")
-    sizes = list(dict.fromkeys(args.tp or [1, len(named.hosts) // args.pipeline]))
-    need, names = max(sizes) * args.pipeline, [host.name for host in named.hosts]
-    if need > len(names) or (need < len(names) and not args.replicas):
-        what = f"the largest size, --tp {max(sizes)}, uses {need} hosts (one GPU each), named are {','.join(names)}"
-        remedy = "name more with -n" if need > len(names) else f"-n {','.join(names[:need])}"
-        raise UsageError(what, code="size-invalid", remedy=remedy)
-    return [read_step(f"TP={tp}", {"tp": tp}, given, named, args) for tp in sizes]
-
-
-def read_replicas(given: UpOptions, named: Named, args: argparse.Namespace) -> SeriesStep:
-    """One deployment of one host on each host, measured together. Raises UsageError."""
-    count = len(named.hosts)
-    if args.pipeline != 1 or count < 2:
-        what = "--replicas starts a deployment of one host on each: it requires two hosts or more and no pipeline"
-        raise UsageError(what, code="options-conflict", remedy="leave out --replicas, or name more hosts with -n")
-    first, *more = (read_step(host.name, {"tp": 1}, given, replace(named, hosts=(host,)), args) for host in named.hosts)
-    bench = replace(first.bench, nodes=",".join(host.name for host in named.hosts), replicas=True)
-    values = {"tp": 1, "replicas": count}
-    return replace(first, label=f"{count} × TP=1", values=values, bench=bench, more=tuple(more))
-
-
-def given_options(args: argparse.Namespace, named: Named) -> UpOptions:
-    """What all steps give `up`."""
-    name = choose_recipe(args.recipe, args.recipe_option, named.file.inventory)
-    return replace(UpOptions.of(args), recipe=name, recipe_option=None)
-
-
-def read_step(
-    label: str, values: dict[str, Any], given: UpOptions, named: Named, args: argparse.Namespace
-) -> SeriesStep:
-    """A step as it starts and measures its hosts: `--set KEY=VALUE` for recipe keys, the options of `up` for sizes.
-
-    A size of its own takes the first hosts. What `--set bench.…` changes is given to bench as options, since it reads
-    the recipe's file by itself. Raises UsageError; no host is asked.
-    """
-    options = replace(
-        given,
-        set=[*given.set, *(f"{key}={value}" for key, value in values.items() if key not in SIZES)],
-        tp=int(values["tp"]) if "tp" in values else given.tp,
-        pipeline=int(values.get("pp", given.pipeline)),
-        backend=values.get("backend", given.backend),
-    )
-    hosts = named.hosts
-    if options.solo:
-        hosts = hosts[: options.pipeline]
-    elif options.tp and {"tp", "pp"} & values.keys():
-        hosts = hosts[: options.tp * options.pipeline]
-    try:
-        wanted = up.read_wanted(options, replace(named, hosts=hosts, explicit=True))
-    except UsageError as error:
-        error.what = f"{label}: {error.what}"
-        raise
-    nodes = ",".join(wanted.names)
-    bench = replace(BenchOptions.of(args), nodes=nodes, recipe_option=options.recipe, api_key_file=None, replicas=False)
-    keys = [text.partition("=")[0].partition(".")[2] for text in options.set if text.startswith("bench.")]
-    changed = {key: getattr(wanted.recipe.bench, key) for key in keys if getattr(bench, key, 0) is None}
-    started = replace(options, nodes=nodes, solo=False, tp=wanted.tp, dry_run=False)
-    return SeriesStep(label, values, wanted, started, replace(bench, **changed))

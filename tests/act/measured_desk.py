@@ -148,7 +148,7 @@ def measurable(desk: Desk, rates: Sequence[float], on_start: Callable[[], None] 
             if len(setup["urls"]) > 1:
                 servers = [replica(url) for url in setup["urls"]]
             else:
-                [hosts] = desk.serving().values()
+                [hosts] = [one for one in desk.serving().values() if machine.name in one]
                 servers = [of_size[len(hosts) - 1]]
             return LoadClient(servers, setup, next(started))
 
