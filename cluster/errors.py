@@ -10,6 +10,10 @@ ClusterError                     1   the job failed
 ├── InternalError                1   a fault of this program
 ├── InterruptedByUser          130   Ctrl-C
 └── ManyErrors                       errors of several hosts, all shown; the exit code is that of the gravest
+
+`rolled back:` is shown by the commands that change hosts (up, swap, pull, down, scaling, sweep), from the first
+question to a host on: that no changes were made until the first change, then what was undone. Commands that only read,
+and what is refused before any host is asked, have nothing to say there.
 """
 
 from __future__ import annotations
@@ -127,6 +131,11 @@ class ManyErrors(ClusterError):
     @property
     def errors(self) -> tuple[ClusterError, ...]:
         return self._errors
+
+
+def joined(*texts: str) -> str:
+    """Several wheres or remedies in one line; each may be empty."""
+    return "; ".join(filter(None, texts))
 
 
 @contextmanager

@@ -32,7 +32,7 @@ class Reader:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.staying = False
-        self._gone = False
+        self.gone = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -45,12 +45,12 @@ class Reader:
         self._try(self._stream.flush)
 
     def _try(self, act: Callable[..., Any], *given: str) -> None:
-        if self._gone:
+        if self.gone:
             return
         try:
             act(*given)
         except OSError as error:
-            self._gone = True
+            self.gone = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # Python flushes once more at exit
             if error.errno != errno.EIO and not self.staying:
                 raise
@@ -77,9 +77,19 @@ class Screen:
         self._progress = Wall(self._err)
         self._result = self._progress if json_mode else Wall(self._out)
 
+    @property
+    def reader_gone(self) -> bool:
+        """Whether stdout or stderr is a pipe that nobody reads any more."""
+        return self._out.gone or self._err.gone
+
     def stay(self) -> None:
         """Something is being changed: it is carried through even when nobody reads any more."""
         self._out.staying = self._err.staying = True
+
+    @property
+    def stays(self) -> bool:
+        """Whether something was changed, or is being changed."""
+        return self._out.staying
 
     def line(self, text: str = "") -> None:
         """A line of the result, as it is."""

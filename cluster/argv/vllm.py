@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import JsonValue
 
 from cluster.argv.ports import PORTS
+from cluster.config import script
 from cluster.config.recipe import Recipe
 from cluster.config.secrets import API_KEY, secrets_in
 from cluster.errors import UsageError
@@ -108,12 +109,8 @@ def _recipe_flags(recipe: Recipe, ours: dict[str, JsonValue]) -> dict[str, JsonV
         if flag in OURS and str(value) != str(ours.get(flag)):
             shown, own = "set" if flag == "api-key" else json.dumps(value), ours.get(flag)
             given = "which cluster sets itself" if own is None else f"but here it is {json.dumps(own)}"
-            raise UsageError(
-                f"the recipe's key vllm.{key} is {shown}, {given}",
-                code="flag-managed",
-                where=f"recipe {recipe.name}",
-                remedy=f"remove the key and use {OURS[flag]}",
-            )
+            what, remedy = f"the recipe's key vllm.{key} is {shown}, {given}", f"remove the key and use {OURS[flag]}"
+            raise UsageError(what, code="flag-managed", where=f"recipe {recipe.name}", remedy=remedy)
     return {flag: value for flag, value in flags.items() if flag not in OURS}
 
 
@@ -158,18 +155,13 @@ def serve_flags(recipe: Mapping[str, Any], words: Sequence[str] = ()) -> dict[st
 
 def _flags_of(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Flags among words of a command line: `--key value`, `--key=value`, `--key`, `--no-key`, `-sc value`."""
-    for number, word in enumerate(words):
-        word = re.sub(r"^-sc(?=[.=]|$)", "--speculative-config", word)
-        if not word.startswith("--"):
-            continue
-        name, mark, value = word[2:].partition("=")
-        first, dot, rest = name.partition(".")
+    for given, values in script.flags(words):
+        first, dot, rest = given.partition(".")
         name = first.replace("_", "-") + dot + rest
-        following = words[number + 1] if number + 1 < len(words) else "--"
         if name.startswith("no-"):
             yield name.removeprefix("no-"), False
-        else:
-            yield name, value if mark else True if following.startswith("--") else following
+        elif name:
+            yield name, values[0] if values else True
 
 
 def drafting_of(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,12 +23,21 @@ from cluster.bench.sampling import role
 from cluster.config.recipe import Recipe, choose_recipe, load_recipe
 from cluster.config.secrets import read_secret, redact
 from cluster.deploy.prove import address_of
-from cluster.deploy.session import Connect, answered, find, look, named_hosts, not_chosen, open_fleet, raise_all
+from cluster.deploy.session import (
+    Connect,
+    find,
+    locked,
+    look,
+    named_hosts,
+    not_chosen,
+    open_fleet,
+    raise_all,
+    see,
+)
 from cluster.deploy.spec import differing
 from cluster.errors import ClusterError, RefusedError, UsageError
 from cluster.hosts.connect import LocalHost
 from cluster.hosts.fleet import Fleet
-from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host, Process
 from cluster.spark.clock_limit import in_words
 from cluster.spark.deployments import HOME, Deployment, unread
@@ -143,7 +152,7 @@ def serving(options: ServerOptions, connect: Connect, why: str, *, replicas: boo
         return
     named = named_hosts(options.inventory, options.nodes)
     with open_fleet(named.hosts, connect) as fleet:
-        seens, errors = answered(look(fleet, named.hosts))
+        seens, errors = look(fleet, named.hosts)
         found = find(seens, named.hosts)
         running = [one for one in found if one.running]
         if replicas or (replicas is None and named.explicit and len(running) > 1):
@@ -151,23 +160,36 @@ def serving(options: ServerOptions, connect: Connect, why: str, *, replicas: boo
             check_replicas(running, found)
         else:
             running = [running_deployment(seens, errors, found, replicas=replicas is None)]
-        deployment, hosts = running[0], [host for one in running for host in one.hosts]
-        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in hosts}
-        within = fleet.only(hosts)
-        recipe = None
-        if options.recipe_option:
-            recipe = load_recipe(choose_recipe(None, options.recipe_option, named.file.inventory)).recipe
-        else:
-            with suppress(UsageError):  # the one the deployment was made from is not found any more
-                recipe = load_recipe(deployment.spec["recipe"]["name"]).recipe
-        servers = tuple(Server.of_spec(one.spec, HOME) for one in running)
-        if len(running) > 1:
-            servers = tuple(
-                replace(at, url=url_of(one, seens[one.head])) for at, one in zip(servers, running, strict=True)
-            )
-        purpose = f"{why} {', '.join(one.id for one in running)}"
-        with Lock(within, purpose, data_dirs), client_of(running, within, servers) as loader:
-            yield Serving(loader, servers, recipe, tuple(running), within, seens)
+        names = [host for one in running for host in one.hosts]
+        hosts, within = [host for host in named.hosts if host.name in names], fleet.only(names)
+        with locked(within, hosts, f"{why} {', '.join(one.id for one in running)}"):
+            seens = see(within, hosts)  # whoever held the lock until now may have changed everything
+            running = still_running(running, find(seens, named.hosts))
+            deployment = running[0]
+            recipe = None
+            if options.recipe_option:
+                recipe = load_recipe(choose_recipe(None, options.recipe_option, named.file.inventory)).recipe
+            else:
+                with suppress(UsageError):  # the one the deployment was made from is not found any more
+                    recipe = load_recipe(deployment.spec["recipe"]["name"]).recipe
+            servers = tuple(Server.of_spec(one.spec, HOME) for one in running)
+            if len(running) > 1:
+                servers = tuple(
+                    replace(at, url=url_of(one, seens[one.head])) for at, one in zip(servers, running, strict=True)
+                )
+            with client_of(running, within, servers) as loader:
+                yield Serving(loader, servers, recipe, tuple(running), within, seens)
+
+
+def still_running(chosen: Sequence[Deployment], found: Sequence[Deployment]) -> list[Deployment]:
+    """The chosen deployments as they are now. Raises RefusedError when one was replaced or taken down meanwhile."""
+    now = {one.id: one for one in found if one.running}
+    for one in chosen:
+        if one.id not in now:
+            what = f"{one.id} was replaced or taken down meanwhile by another command"
+            where, remedy = ", ".join(one.hosts), "cluster status shows what runs now; run the command again"
+            raise RefusedError(what, code="deployment-changed", where=where, remedy=remedy)
+    return [now[one.id] for one in chosen]
 
 
 MAY_DIFFER = ("hosts", "host_env", "bind", "rank_program")

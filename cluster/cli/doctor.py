@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,11 @@ from cluster.deploy import evidence, gate, prove
 from cluster.deploy.fetch import is_absent, read_token
 from cluster.deploy.prove import simulated_products, subject_of
 from cluster.deploy.rank import SECRET_FILES
-from cluster.deploy.session import Connect, answered, look, open_fleet, raise_all, read_named, read_recipe
-from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors, UsageError
+from cluster.deploy.session import Connect, finish, locked, look, open_fleet, read_named, read_recipe, see
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.fleet import errors as errors_of
-from cluster.hosts.lock import Lock
 from cluster.screen import Screen
 from cluster.spark import server
 from cluster.spark.clock_limit import check_limit_held
@@ -232,17 +232,15 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             files = save(place, wanted, examined.seens, examined.found, document, fleet)
             screen.note(f"{place}: {files} files, without secrets; hosts, users and addresses are named in them")
     screen.document(document)
-    if screen.json_mode and examined.errors:
-        return ManyErrors(examined.errors).exit_code
-    raise_all(examined.errors)
-    return ExitCode.REFUSED if any(one.level == "fault" for one in examined.findings) else ExitCode.DONE
+    faulty = any(one.level == "fault" for one in examined.findings)
+    return finish(examined.errors, screen, ExitCode.REFUSED if faulty else ExitCode.DONE)
 
 
 def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
     """Ask all hosts, ping their peers, try the image where it is, and ask each deployment for its state."""
     started_s = fleet.time.monotonic()
     with screen.waiting(f"looking at {', '.join(wanted.names)}") as waiting:
-        seens, errors = answered(look(fleet, wanted.hosts, wanted))
+        seens, errors = look(fleet, wanted.hosts, wanted)
         found = deployments(seens.values(), wanted.hosts)
         fabric = gate.pair_of(wanted.hosts, seens)
         findings = gate.check_facts(wanted, seens, fabric, found)
@@ -252,7 +250,7 @@ def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
         have_image = [name for name, seen in seens.items() if not isinstance(seen.image, Missing)]
         if have_image:
             waiting.update(f"trying the image {wanted.recipe.image} in a short container")
-        insides = gate.look_inside(wanted, have_image, fleet)
+        insides = fleet.each(partial(gate.look_into, wanted), have_image)
         errors += errors_of(insides)
         findings += gate.check_insides(wanted, {host: one.value for host, one in insides.items() if one.value})
         for deployment in found:
@@ -268,12 +266,11 @@ def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
 
 def test_speed(wanted: Wanted, examined: Examined, fleet: Fleet, screen: Screen) -> None:
     """Add what `--fabric-test` finds on the hosts that answered. It is load, so it takes the lock, as `up` does."""
-    hosts = [host for host in wanted.hosts if host.name in examined.seens]
-    data_dirs = {host.name: host.data_dir for host in hosts}
+    hosts, within = [host for host in wanted.hosts if host.name in examined.seens], fleet.only(tuple(examined.seens))
     try:
-        with Lock(fleet.only(tuple(data_dirs)), "doctor --fabric-test", data_dirs):
-            fabric = gate.pair_of(hosts, examined.seens)
-            tested = test_fabric(fabric, examined.found, examined.seens, fleet, screen)
+        with locked(within, hosts, "doctor --fabric-test"):
+            seens = see(within, hosts, say=screen.trouble)  # whoever held the lock until now may have started something
+            tested = test_fabric(gate.pair_of(hosts, seens), deployments(seens.values(), hosts), seens, fleet, screen)
     except InterruptedByUser:
         raise
     except ClusterError as error:

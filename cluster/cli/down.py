@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cluster.config.inventory import ResolvedHost
@@ -14,19 +14,20 @@ from cluster.deploy.session import (
     Connect,
     Named,
     Session,
-    answered,
     choose_one,
     find,
+    finish,
     locked,
     look,
+    note_unchanged,
     open_fleet,
     raise_all,
     read_named,
     see,
+    unchanged,
 )
-from cluster.errors import UNCHANGED, ClusterError, ExitCode, ManyErrors, RefusedError
+from cluster.errors import ClusterError, ExitCode, RefusedError
 from cluster.hosts.connect import connect
-from cluster.hosts.fleet import Outcome
 from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
 from cluster.spark.fact import Missing
@@ -40,52 +41,43 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
 
 def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: bool) -> ExitCode:
     """From the hosts that are meant to the proof that no deployment is left."""
-    with open_fleet(named.hosts, connect) as fleet:
-        outcomes = look(fleet, named.hosts)
-        seens, errors = answered(outcomes)
+    with unchanged(screen), open_fleet(named.hosts, connect) as fleet:
+        seens, silent = look(fleet, named.hosts)
         if not seens:
-            raise_all(errors)
+            raise_all(silent)
         choose_one(find(seens, named.hosts), named)
         within = fleet.only(list(seens))
         answering = [host for host in named.hosts if host.name in seens]
         with locked(within, answering, "down", dry_run=dry_run) as guard:
             if not dry_run:  # whoever held the lock until now may have changed everything
                 seens = see(within, answering, say=screen.trouble)
-            blind = [
-                RefusedError(
-                    f"the containers cannot be listed: {seen.containers.why}",
-                    code="containers-not-listed",
-                    where=name,
-                    rolled_back=UNCHANGED,
-                    remedy="run cluster down again when docker ps works there",
-                )
-                for name, seen in seens.items()
-                if isinstance(seen.containers, Missing)
-            ]
-            seens = {name: seen for name, seen in seens.items() if not isinstance(seen.containers, Missing)}
+            blind = []
+            for name, seen in list(seens.items()):
+                if isinstance(seen.containers, Missing):
+                    what = f"the containers cannot be listed: {seen.containers.why}"
+                    remedy = "run cluster down again when docker ps works there"
+                    blind.append(RefusedError(what, code="containers-not-listed", where=name, remedy=remedy))
+                    del seens[name]
             found = find(seens, named.hosts)
             removed = take_down(answering, seens, found, Session(within, guard, screen, dry_run))
-    errors = [*concerned(outcomes, named, found, screen), *blind]
+    errors = [*concerned(silent, named, found, screen), *blind]
+    note_unchanged(errors, screen)
     screen.document({"deployments": [one.id for one in found], **removed, "errors": [one.as_dict() for one in errors]})
-    if screen.json_mode and errors:
-        return ManyErrors(errors).exit_code
-    raise_all(errors)  # what could be taken down was; the hosts that did not answer are still named
-    return ExitCode.DONE
+    return finish(errors, screen, ExitCode.DONE)  # what could be taken down was; the others are named
 
 
 def concerned(
-    outcomes: Mapping[str, Outcome[Seen]], named: Named, found: Sequence[Deployment], screen: Screen
+    silent: Sequence[ClusterError], named: Named, found: Sequence[Deployment], screen: Screen
 ) -> list[ClusterError]:
     """Errors of hosts that were named or may have a rank of what was found; of others only a warning."""
     ranks = {host for deployment in found for host in deployment.hosts}
-    unknown = ranks - outcomes.keys()  # a rank's host that is not known by name may be any that does not answer
-    errors = {name: outcome.error for name, outcome in outcomes.items() if outcome.error}
+    unknown = ranks - {host.name for host in named.hosts}  # one that is not known by name may be any that is silent
     if named.explicit or not found or unknown:
-        return list(errors.values())
-    for name, error in errors.items():
-        if name not in ranks:
-            screen.warn(f"{name} was left out: {error.what}")
-    return [error for name, error in errors.items() if name in ranks]
+        return list(silent)
+    for error in silent:
+        if error.host not in ranks:
+            screen.warn(f"{error.host} was left out: {error.what}")
+    return [error for error in silent if error.host in ranks]
 
 
 def take_down(
@@ -96,10 +88,8 @@ def take_down(
     for deployment in found:
         beyond = ", ".join(host for host in deployment.hosts if host not in seens)
         if beyond:  # a rank ends by itself when its peers are gone
-            screen.warn(
-                f"{deployment.id} also has ranks on {beyond}: they end by themselves within a minute; "
-                "their containers stay until cluster down is run for them too"
-            )
+            end = "they end by themselves within a minute; their containers stay until cluster down is run for them too"
+            screen.warn(f"{deployment.id} also has ranks on {beyond}: {end}")
     plan, last = plan_down(found, seens), filled(forget(seens), reset_limits(seens))
     if session.dry_run:
         lines = [*plan.lines(), *Plan("", (), last).lines()]
@@ -109,7 +99,6 @@ def take_down(
     if not plan.stages and not last:
         screen.line(f"no deployment on {', '.join(seens)}")
         return {"hosts": dict.fromkeys(seens, "no deployment")}
-    screen.stay()
     apply(plan.stages, session)
     hosts = [host for host in answering if host.name in seens]
     seens, held = await_released(found, hosts, session.fleet, screen, removed=True)

@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from cluster.argv.question import Question
-from cluster.deploy.session import Connect, open_fleet, raise_all, read_named
-from cluster.errors import ExitCode, ManyErrors, UsageError
+from cluster.deploy.session import Connect, finish, open_fleet, read_named
+from cluster.errors import ExitCode, UsageError
 from cluster.hosts.connect import connect
 from cluster.screen import Screen
 
@@ -36,7 +36,5 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             ended = f"ended after {args.timeout:.0f} s" if answer.exit is None else f"exit {answer.exit}"
             screen.warn(f"{name}: {ended}{', output was cut' if answer.cut else ''}")
     screen.document(rows)
-    if screen.json_mode and errors:
-        return ManyErrors(errors).exit_code
-    raise_all(errors)
-    return ExitCode.FAILED if any(row["exit"] != 0 for row in rows.values()) else ExitCode.DONE
+    failed = any(row.get("exit") != 0 for row in rows.values())
+    return finish(errors, screen, ExitCode.FAILED if failed else ExitCode.DONE)

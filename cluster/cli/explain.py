@@ -79,11 +79,8 @@ def ending(file: FileDiagnosis) -> str:
     """What is said of a whole file. That nothing is wrong only of outputs, which are judged by what they show."""
     count = f"{len(file.troubles)}{' or more' if len(file.troubles) >= MOST_ERRORS else ''}"
     where = f"line {file.troubles[0]}" if file.troubles else ""
-    look = (
-        f"{count} lines look like trouble, the first is {where}"
-        if len(file.troubles) > 1
-        else f"{where} looks like trouble"
-    )
+    several = f"{count} lines look like trouble, the first is {where}"
+    look = several if len(file.troubles) > 1 else f"{where} looks like trouble"
     if any(found.id == "unknown" for found in file.findings):
         return f"no rule matches; {look}"
     if file.findings:

@@ -28,7 +28,7 @@ from cluster.config.inventory import (
     with_host,
 )
 from cluster.config.written import Document, compose, read_text, validate
-from cluster.errors import UNCHANGED, ClusterError, ExitCode, RefusedError, UsageError
+from cluster.errors import ClusterError, ExitCode, RefusedError, UsageError
 from cluster.hosts.known_hosts import KnownKey, fingerprint, judge, read_known_hosts, record_key, see_key
 from cluster.hosts.target import SshTarget, resolve
 from cluster.screen import Screen
@@ -59,11 +59,9 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
         return add(args, screen)
     file = load_inventory(args.inventory)
     if file.path is None:
-        raise UsageError(
-            f"no inventory found ({LOOKED_AT.format(*usual_inventories())})",
-            code="inventory-not-found",
-            remedy="create one with `cluster inventory add NAME ADDRESS`",
-        )
+        what = f"no inventory found ({LOOKED_AT.format(*usual_inventories())})"
+        remedy = "create one with `cluster inventory add NAME ADDRESS`"
+        raise UsageError(what, code="inventory-not-found", remedy=remedy)
     return {"list": list_hosts, "show": show, "check": check}[args.verb](file, args, screen)
 
 
@@ -177,11 +175,8 @@ def _check_same(given: Mapping[str, str | int], entry: HostEntry, target: SshTar
     for key, value in given.items():
         kept, same = getattr(entry, key), place_of if key == "address" else str
         if same(str(value)) not in (same(str(kept)), same(str(by_ssh.get(key, kept)))):
-            raise UsageError(
-                f"{where}.{key} is `{kept}`, the command line has `{value}`",
-                code="host-exists",
-                remedy="edit the file; this command only adds",
-            )
+            what = f"{where}.{key} is `{kept}`, the command line has `{value}`"
+            raise UsageError(what, code="host-exists", remedy="edit the file; this command only adds")
 
 
 def _is_known(name: str, shown: KnownKey, target: SshTarget) -> bool:
@@ -193,7 +188,6 @@ def _is_known(name: str, shown: KnownKey, target: SshTarget) -> bool:
             f"{name}: the host key {what}, presented {fingerprint(shown.key)}",
             code="host-key-revoked" if state == "revoked" else "host-key-changed",
             where=known.place,
-            rolled_back=UNCHANGED,
             remedy=f"if the host was reinstalled: ssh-keygen -R '{target.key_name}' -f {known.file}, then retry",
         )
     return state == "trusted"

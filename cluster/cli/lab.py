@@ -52,11 +52,9 @@ def run(args: argparse.Namespace, screen: object = None) -> int:
         from cluster.lab.faults import FAULTS
         from cluster.lab.place import place_of
     except ModuleNotFoundError:
-        raise UsageError(
-            "cluster lab needs a checkout: what is installed does not contain the lab",
-            code="lab-needs-checkout",
-            remedy="clone the repository, then run scripts/demo or .venv/bin/cluster lab up in it",
-        ) from None
+        what = "cluster lab needs a checkout: what is installed does not contain the lab"
+        remedy = "clone the repository, then run scripts/demo or .venv/bin/cluster lab up in it"
+        raise UsageError(what, code="lab-needs-checkout", remedy=remedy) from None
 
     rows = []
     if args.verb == "toy":
@@ -75,7 +73,7 @@ def run(args: argparse.Namespace, screen: object = None) -> int:
         lab.limit_memory(place_of(args.dir), args.host, args.gib)
     elif args.verb == "break" and args.list:
         width = max(map(len, FAULTS))
-        rows = [f"{fault.name:<{width}}  {fault.what}" for fault in FAULTS.values()]
+        rows = [f"{name:<{width}}  {fault.what}" for name, fault in FAULTS.items()]
     elif args.verb == "break" and args.fault:
         lab.break_host(place_of(args.dir), args.host, args.fault)
     else:

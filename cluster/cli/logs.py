@@ -20,10 +20,10 @@ from cluster.argv.question import Answer, Question
 from cluster.cli.explain import as_document
 from cluster.deploy import evidence
 from cluster.deploy.cause import view
-from cluster.deploy.session import Connect, answered, choose_one, find, look, open_fleet, raise_all, read_named
+from cluster.deploy.session import Connect, choose_one, find, finish, look, open_fleet, raise_all, read_named
 from cluster.diagnosis.explain import explain
 from cluster.diagnosis.lines import read_time
-from cluster.errors import ClusterError, ConnectionLostError, ExitCode, ManyErrors, RefusedError, about
+from cluster.errors import ClusterError, ConnectionLostError, ExitCode, RefusedError, about
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     named = read_named(args)
     tail = TAIL if args.tail is None else args.tail
     with open_fleet(named.hosts, connect) as fleet:
-        seens, errors = answered(look(fleet, named.hosts))
+        seens, errors = look(fleet, named.hosts)
         found = find(seens, named.hosts)
         if not found:
             raise_all(errors)
@@ -88,16 +88,14 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             for error in errors:
                 screen.warn(error.what)
             follow(found, fleet, tail, screen, errors)
+            raise_all(errors)
         else:
             lines = read(found, fleet, tail, errors)
             for line in lines:
                 screen.line(line.text(len(found) > 1))
             rows = [line._asdict() for line in lines]
             screen.document({"lines": rows, "errors": [one.as_dict() for one in errors]})
-    if screen.json_mode and errors and not args.follow:
-        return ManyErrors(errors).exit_code
-    raise_all(errors)
-    return code
+    return finish(errors, screen, code)
 
 
 def explain_all(

@@ -142,13 +142,13 @@ def main(argv: Sequence[str] | None = None, **given: Any) -> int:
             screen = Screen(json_mode=getattr(args, "json", False))
             command = next(row for row in COMMANDS if row.name == args.command)
             return int(command.load()(args, screen, **given))
-    except BrokenPipeError:  # the reader went away (`| head`): nothing is wrong
-        return ExitCode.DONE
     except KeyboardInterrupt:
         error: ClusterError = InterruptedByUser()
     except ClusterError as caught:
         error = caught
     except OSError as caught:
+        if isinstance(caught, BrokenPipeError) and (screen is None or screen.reader_gone):
+            return ExitCode.DONE  # `| head` has read enough: nothing is wrong
         error = ClusterError(f"{type(caught).__name__}: {caught}", code="os-error")
         error.__cause__ = caught
     except Exception as caught:

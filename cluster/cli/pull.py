@@ -7,7 +7,7 @@ import argparse
 from cluster.deploy import fetch, gate
 from cluster.deploy.apply import apply
 from cluster.deploy.plan import filled, remove_probes, remove_token
-from cluster.deploy.session import Connect, Session, locked, open_fleet, reach, read_named, read_recipe, see
+from cluster.deploy.session import Connect, at_work, read_named, read_recipe, see
 from cluster.errors import ExitCode
 from cluster.hosts.connect import connect
 from cluster.screen import Screen
@@ -22,19 +22,16 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     named = read_named(args)
     recipe = read_recipe(args, named.file)
     wanted = Wanted(recipe, named.hosts, len(named.hosts), 1, "none")
-    how = fetch.How(args.yes, args.dry_run, fetch.read_token(args.hub_token_file))
-    with open_fleet(wanted.hosts, connect) as fleet:
-        reach(fleet)
-        lock = locked(fleet, wanted.hosts, f"pull {recipe.name}", dry_run=args.dry_run)
-        with lock as guard, fetch.naming_what_stays(how):
-            session = Session(fleet, guard, screen, args.dry_run)
-            seens = see(fleet, wanted.hosts, wanted, screen.trouble)
-            if not args.dry_run:
-                apply(filled(remove_probes(seens), remove_token(seens)), session)
+    how = fetch.How(args.yes, fetch.read_token(args.hub_token_file))
+    at_hosts = at_work(wanted.hosts, f"pull {recipe.name}", screen, connect, dry_run=args.dry_run)
+    with fetch.naming_what_stays(how), at_hosts as session:
+        seens = see(session.fleet, wanted.hosts, wanted, screen.trouble)
+        if not args.dry_run:
+            apply(filled(remove_probes(seens), remove_token(seens)), session)
+        gate.judge_stock(wanted, seens, screen)
+        if not args.dry_run and fetch.fetch_missing(wanted, seens, how, session):
+            seens = see(session.fleet, wanted.hosts, wanted, screen.trouble)
             gate.judge_stock(wanted, seens, screen)
-            if not args.dry_run and fetch.fetch_missing(wanted, seens, how, session):
-                seens = see(fleet, wanted.hosts, wanted, screen.trouble)
-                gate.judge_stock(wanted, seens, screen)
     names = [recipe.image, *(model.id for model in wanted.models)]
     stock = {host: dict(zip(names, (seen.image, *seen.copies), strict=False)) for host, seen in seens.items()}
     rows = [(host, name, one) for host, had in stock.items() for name, one in had.items()]

@@ -36,10 +36,19 @@ from cluster.cli.options import UpOptions, typed
 from cluster.config.inventory import ResolvedHost
 from cluster.config.recipe import MemoryNeeds, Recipe, choose_recipe
 from cluster.config.written import deciding
-from cluster.deploy import fetch
-from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named, read_recipe
+from cluster.deploy.session import (
+    Connect,
+    Named,
+    find,
+    look,
+    open_fleet,
+    raise_all,
+    read_named,
+    read_recipe,
+    unchanged,
+)
 from cluster.deploy.spec import differing, spec_like
-from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError, joined
 from cluster.hosts.connect import connect
 from cluster.screen import QuietScreen, Screen
 from cluster.spark.deployments import Deployment
@@ -218,7 +227,7 @@ class SeriesJob:
             quiet = QuietScreen(progress=self.screen.json_mode)
             try:
                 for one in step.replicas:
-                    up.start(one.wanted, up.Options(True, True, ""), quiet, self.connect)
+                    up.start(one.wanted, replace(one.up, dry_run=True, yes=True), quiet, self.connect)
             except UsageError:
                 raise
             except ClusterError as error:
@@ -266,19 +275,19 @@ class SeriesJob:
 
         With --resume what a killed run of the same series left is its own: the next step goes on with it.
         """
-        with open_fleet(self.named.hosts, self.connect) as fleet:
-            seens, errors = answered(look(fleet, self.named.hosts))
-            raise_all(errors)
-            running = [one for one in find(seens, self.named.hosts) if one.running]
-        resume, to_do = self.args.resume, [step for step in self.steps if self.measured(step) is None]
-        if not running or (to_do and resume and all(to_do[0].matches(one) for one in running)):
-            return
-        names = "; ".join(f"{one.id} on {', '.join(one.hosts)}" for one in running)
-        own = resume and all(any(step.matches(one) for step in self.steps) for one in running)
-        if not own and not self.args.yes and not self.screen.confirm(f"{names} runs; take it down?"):
-            what = f"{names} is running and would be taken down"
-            remedy = "run `cluster down` first, or add --yes"
-            raise RefusedError(what, code="not-confirmed", rolled_back=UNCHANGED, remedy=remedy)
+        with unchanged(self.screen):
+            with open_fleet(self.named.hosts, self.connect) as fleet:
+                seens, errors = look(fleet, self.named.hosts)
+                raise_all(errors)
+                running = [one for one in find(seens, self.named.hosts) if one.running]
+            resume, to_do = self.args.resume, [step for step in self.steps if self.measured(step) is None]
+            if not running or (to_do and resume and all(to_do[0].matches(one) for one in running)):
+                return
+            names = "; ".join(f"{one.id} on {', '.join(one.hosts)}" for one in running)
+            own = resume and all(any(step.matches(one) for step in self.steps) for one in running)
+            if not own and not self.args.yes and not self.screen.confirm(f"{names} runs; take it down?"):
+                what = f"{names} is running and would be taken down"
+                raise RefusedError(what, code="not-confirmed", remedy="run `cluster down` first, or add --yes")
         down.take(replace(self.named, explicit=True), QuietScreen(), self.connect, dry_run=False)
 
     def measured(self, step: SeriesStep) -> Point | None:
@@ -307,12 +316,11 @@ class SeriesJob:
     def up_bench_down(self, step: SeriesStep) -> Point:
         """One step. What it started keeps running while it is measured, whatever happens, and is then taken down."""
         point, stage = Point(step.label, step.values, step.names, time.time()), "up"
-        options = up.Options(False, step.up.yes, fetch.read_token(step.up.hub_token_file))
         started: list[dict[str, Any]] = []
         try:
             for one in step.replicas:
                 quiet = QuietScreen()
-                up.start(one.wanted, options, quiet, self.connect)
+                up.start(one.wanted, replace(one.up, probe=False), quiet, self.connect)
                 started.append(quiet.kept)
             point, stage = replace(point, up=as_one(started)), "bench"
             done = measure_all(step.bench, QuietScreen(), self.connect)
@@ -327,8 +335,6 @@ class SeriesJob:
             if result.failed:
                 point = replace(point, stage=stage, failed="some requests failed", exit=int(done.exit_code))
         except (ClusterError, KeyboardInterrupt) as caught:  # `up` has rolled back what it began
-            if isinstance(caught, KeyboardInterrupt) and not started:
-                raise
             point = self.failed(point, stage, caught)
         return self.take_down(point, step) if started else point
 
@@ -389,7 +395,7 @@ class SeriesJob:
             self.screen.line(f"page:   cluster report {self.path} -o {self.kind}.html")
         code = self.exit_code()
         if self.error:
-            self.error.remedy = "; ".join(filter(None, (self.error.remedy, "the same command with --resume goes on")))
+            self.error.remedy = joined(self.error.remedy, "the same command with --resume goes on")
             QuietScreen().error(self.error)
         elif code != ExitCode.DONE:
             self.screen.warn("the same command with --resume tries what failed again")

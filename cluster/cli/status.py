@@ -10,8 +10,8 @@ from typing import Any
 from cluster.argv.docker import docker_exec
 from cluster.argv.question import Question
 from cluster.deploy import prove
-from cluster.deploy.session import Connect, answered, look, open_fleet, raise_all, read_named
-from cluster.errors import ExitCode, ManyErrors
+from cluster.deploy.session import Connect, finish, look, open_fleet, read_named
+from cluster.errors import ExitCode
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         return watch.run(args, screen, connect)
     named = read_named(args)
     with open_fleet(named.hosts, connect) as fleet:
-        seens, errors = answered(look(fleet, named.hosts))
+        seens, errors = look(fleet, named.hosts)
         found = deployments(seens.values(), named.hosts)
         statuses = [inspect(deployment, fleet, seens) for deployment in found]
     hosts = {name: host_row(seen) for name, seen in seens.items()}
@@ -94,10 +94,8 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             **({"clients": clients} if args.clients else {}),
         }
     )
-    if screen.json_mode and errors:
-        return ManyErrors(errors).exit_code
-    raise_all(errors)
-    return ExitCode.REFUSED if alike or any(status.word != "ready" for status in statuses) else ExitCode.DONE
+    wrong = alike or any(status.word != "ready" for status in statuses)
+    return finish(errors, screen, ExitCode.REFUSED if wrong else ExitCode.DONE)
 
 
 def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> Status:
@@ -143,12 +141,8 @@ def server_of(deployment: Deployment, seen: Seen) -> Server:
 
 def host_row(seen: Seen) -> dict[str, str]:
     """One host's cells by their keys in `--json`; `?` for what could not be read."""
-    identity, memory, gpus, containers = (
-        known(seen.identity),
-        known(seen.memory),
-        known(seen.gpu),
-        known(seen.containers),
-    )
+    identity, memory, gpus = known(seen.identity), known(seen.memory), known(seen.gpu)
+    containers = known(seen.containers)
     power = gpus[0].power_w if gpus else None
     values = {
         "machine": identity.product or identity.arch if identity else None,

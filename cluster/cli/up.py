@@ -6,8 +6,8 @@ import argparse
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from cluster.argv.question import Question
@@ -16,7 +16,7 @@ from cluster.cli.options import UpOptions
 from cluster.config.recipe import read_dockerfile, read_mounts, split_env
 from cluster.config.secrets import API_KEY, hide_text, read_secret
 from cluster.deploy import fetch, gate, prove
-from cluster.deploy.apply import also, apply, undoing
+from cluster.deploy.apply import apply, undoing
 from cluster.deploy.plan import Plan, clean_up, filled, limits, plan_up, remove_probes
 from cluster.deploy.rank import API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
 from cluster.deploy.released import await_released, say_held
@@ -24,20 +24,18 @@ from cluster.deploy.session import (
     Connect,
     Named,
     Session,
-    Stopwatch,
-    answered,
+    at_work,
     find,
-    locked,
     look,
     open_fleet,
     raise_all,
-    reach,
     read_named,
     read_recipe,
     see,
+    unchanged,
 )
 from cluster.deploy.spec import Same, Start, decide, refuse_beyond, spec_of
-from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError, joined
 from cluster.hosts.connect import connect
 from cluster.screen import Screen
 from cluster.spark.clock_limit import check_clock_limit, to_set
@@ -54,21 +52,9 @@ SECRETS_VERSION = "secrets_version"
 """Key of a spec: how often the secrets of what serves were changed: two deployments differ, and no secret is shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How to go about it, as against what is wanted."""
-
-    dry_run: bool
-    yes: bool
-    hub_token: str
-    fabric_test: bool = False
-    clients: bool = False
-    probe: bool = False
-
-
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     line = UpOptions.of(args)
-    return start(read_wanted(line, read_named(args)), options_of(line), screen, connect)
+    return start(read_wanted(line, read_named(args)), line, screen, connect)
 
 
 def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
@@ -81,9 +67,9 @@ def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connec
         raise UsageError("swap requires a recipe", code="recipe-missing", remedy=remedy)
     named = read_named(args)
     read_recipe(line, named.file)  # what is wrong with it is reported before any host is asked
-    options = options_of(line)
-    with open_fleet(named.hosts, connect) as fleet:
-        seens, errors = answered(look(fleet, named.hosts))
+    fetch.read_token(line.hub_token_file)
+    with unchanged(screen), open_fleet(named.hosts, connect) as fleet:
+        seens, errors = look(fleet, named.hosts)
         found = find(seens, named.hosts)
         if not named.explicit:
             running = running_deployment(seens, errors, found, otherwise=first)
@@ -92,14 +78,7 @@ def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connec
         raise_all(errors if named.explicit else ())
         if not any(rank.state == "running" for deployment in found for rank in deployment.ranks.values()):
             raise nothing_runs(seens, first)
-        wanted = read_wanted(line, named)
-        return start(wanted, options, screen, lambda hosts: fleet.only(tuple(hosts)))
-
-
-def options_of(line: UpOptions) -> Options:
-    """How a command line wants it done. Raises UsageError for a token file that cannot be read."""
-    token = fetch.read_token(line.hub_token_file)
-    return Options(line.dry_run, line.yes, token, line.fabric_test, line.clients, line.probe)
+        return start(read_wanted(line, named), line, screen, lambda hosts: fleet.only(tuple(hosts)))
 
 
 def read_wanted(line: UpOptions, named: Named) -> Wanted:
@@ -118,19 +97,17 @@ def read_wanted(line: UpOptions, named: Named) -> Wanted:
     )
 
 
-def start(wanted: Wanted, options: Options, screen: Screen, connect: Connect = connect) -> ExitCode:
-    clock, how = Stopwatch(), fetch.How(options.yes, options.dry_run, options.hub_token)
-    with open_fleet(wanted.hosts, connect) as fleet, ExitStack() as held:
-        with clock.stage("connect and lock"):
-            reach(fleet)
-            guard = held.enter_context(locked(fleet, wanted.hosts, f"up {wanted.recipe.name}", dry_run=options.dry_run))
-        held.enter_context(fetch.naming_what_stays(how))
+def start(wanted: Wanted, line: UpOptions, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """Start what is wanted, as a command line asks for it. Raises UsageError for a token file that cannot be read."""
+    how, purpose = fetch.How(line.yes, fetch.read_token(line.hub_token_file)), f"up {wanted.recipe.name}"
+    at_hosts = at_work(wanted.hosts, purpose, screen, connect, dry_run=line.dry_run)
+    with fetch.naming_what_stays(how), at_hosts as session:
         for text in wanted.recipe.unverified:
             screen.note(f"not verified: {text}")
-        return bring_up(wanted, Session(fleet, guard, screen, options.dry_run, clock), options, how)
+        return bring_up(wanted, session, line, how)
 
 
-def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How) -> ExitCode:
+def bring_up(wanted: Wanted, session: Session, line: UpOptions, how: fetch.How) -> ExitCode:
     """The same on hosts that are connected and locked."""
     fleet, screen, clock = session.fleet, session.screen, session.clock
     with clock.stage("look"):
@@ -138,15 +115,15 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
     found = find(seens, wanted.hosts)
     refuse_beyond(wanted.names, found)
     fabric = gate.pair_of(wanted.hosts, seens)
-    if not options.dry_run:
+    if not line.dry_run:
         apply(filled(remove_probes(seens)), session)
     if not any(isinstance(seen.image, Missing) for seen in seens.values()):
         _, decision = settle(wanted, seens, found, session)
         if isinstance(decision, Same):
-            return leave(decision, wanted, fabric, seens, session, options)
+            return leave(decision, wanted, fabric, seens, session, line)
     with clock.stage("check"), counted(wanted, seens, screen):
-        gate.check_seen(wanted, seens, fabric, found, session)
-    if options.fabric_test and not options.dry_run:
+        gate.judge([*gate.check_facts(wanted, seens, fabric, found), *gate.ping(fabric, fleet)], wanted, screen)
+    if line.fabric_test and not line.dry_run:
         from cluster.cli.fabric_test import test_fabric
 
         with clock.stage("fabric test"):
@@ -159,13 +136,13 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
         inside = gate.try_image(wanted, fleet, screen)
     spec, decision = settle(wanted, seens, found, session)
     if isinstance(decision, Same):  # it runs, but its image had been removed from a host
-        return leave(decision, wanted, fabric, seens, session, options)
+        return leave(decision, wanted, fabric, seens, session, line)
     plan = plan_up(Ingredients(wanted, spec, seens, fabric, inside, before(seens), secrets.token_hex(32)), decision)
     for text in (*decision.why, f"start {plan.deployment}"):
         screen.line(text)
-    if options.dry_run:
+    if line.dry_run:
         return show(plan, screen)
-    if plan.replaces and not options.yes and screen.interactive and not screen.confirm("replace it?"):
+    if plan.replaces and not line.yes and screen.interactive and not screen.confirm("replace it?"):
         raise RefusedError("not replaced", code="not-agreed", remedy="--yes replaces without asking")
     subject = to_prove(plan.deployment, spec, wanted, fabric, seens)
     subject = replace(subject, idle={} if plan.replaces else held_by(seens))
@@ -179,10 +156,8 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
             apply(plan.stages, session, applied)
         proof = prove.wait_ready(subject, fleet, screen, clock)
     remove_old(plan, session)
-    ready = prove.print_ready(wanted, proof, seens, session, changed=True)
-    if options.clients:
-        ready["clients"] = prove.print_clients(spec, seens[wanted.names[0]], screen)
-    if options.probe:
+    ready = show_ready(wanted, spec, proof, seens, session, line, changed=True)
+    if line.probe:
         from cluster.probe.cases import probe_quickly
 
         ready["probe"] = probe_quickly(fleet[wanted.names[0]], subject.container(wanted.names[0]), spec, screen)
@@ -250,7 +225,7 @@ def changed_secrets(running: Deployment, wanted: Wanted, seens: Mapping[str, See
 
 
 def leave(
-    same: Same, wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], session: Session, options: Options
+    same: Same, wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], session: Session, line: UpOptions
 ) -> ExitCode:
     """What is wanted runs already, ready or on its way: change nothing of it, and prove it all the same.
 
@@ -265,20 +240,37 @@ def leave(
         gate.warn(finding, screen)
     if session.dry_run:
         return show(Plan(deployment.id, (), rest), screen)
-    apply(rest, session)
     try:
+        apply(rest, session)
         proof = prove.wait_ready(subject, session.fleet, screen, session.clock)
     except ClusterError as error:
         for one in error.errors:
             one.what = hide_text(one.what, wanted.secrets.values())
-            one.rolled_back = "only remains of another deployment were removed" if same.remains else UNCHANGED
-            one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it again")
+            one.rolled_back = "only remains of another deployment were removed" if same.remains else ""
+            one.remedy = joined(one.remedy, "cluster logs; cluster down and cluster up start it again")
         raise
-    ready = prove.print_ready(wanted, proof, seens, session, changed=False)
-    if options.clients:
-        ready["clients"] = prove.print_clients(deployment.spec, seens[wanted.names[0]], screen)
-    screen.document(ready)
+    screen.document(show_ready(wanted, deployment.spec, proof, seens, session, line, changed=False))
     return ExitCode.DONE
+
+
+def show_ready(
+    wanted: Wanted,
+    spec: Mapping[str, Any],
+    proof: prove.Proof,
+    seens: Mapping[str, Seen],
+    session: Session,
+    line: UpOptions,
+    *,
+    changed: bool,
+) -> dict[str, Any]:
+    """Show what serves, as text. Returns the same as JSON."""
+    aim = ["-n", ",".join(wanted.names)] if line.nodes or line.solo else []  # else they are all that the inventory has
+    aim += ["-i", line.inventory] if line.inventory else []
+    prove.print_ready(wanted, proof, seens, session, aim)
+    ready = prove.as_document(wanted, proof, seens, session, changed=changed)
+    if line.clients:
+        ready["clients"] = prove.print_clients(spec, seens[wanted.names[0]], session.screen)
+    return ready
 
 
 def to_prove(

@@ -26,7 +26,7 @@ from cluster.deploy.restart import restart
 from cluster.deploy.session import Connect, Named, open_fleet, read_named, tell_apart
 from cluster.diagnosis import hang
 from cluster.diagnosis.hang import History, HostAnswers, OpenFinding, Snapshot
-from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError, joined
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
@@ -341,7 +341,7 @@ class Restarts:
             raise
         except ClusterError as error:
             word = "restart failed" if self.done > before else "not restarted"
-            text = "; ".join(filter(None, (f"{word}: {error.what}", error.rolled_back)))
+            text = joined(f"{word}: {error.what}", error.rolled_back)
             report(word.replace(" ", "-"), deployment.id, text, remedy=error.remedy)
         self.not_before = monitor.fleet.time.monotonic() + (self.pause_s if self.done > before else RETRY_S)
 

@@ -75,11 +75,8 @@ def find_recipe(wanted: str, child: Path | None = None) -> Path:
     files = recipe_files(child)
     if wanted not in files:
         remedy = did_you_mean(wanted, files) or f"one of: {', '.join(files)}"
-        raise UsageError(
-            f"recipe not found: `{wanted}`, neither in ./recipes nor among the packaged ones",
-            code="recipe-not-found",
-            remedy=remedy,
-        )
+        what = f"recipe not found: `{wanted}`, neither in ./recipes nor among the packaged ones"
+        raise UsageError(what, code="recipe-not-found", remedy=remedy)
     return files[wanted]
 
 

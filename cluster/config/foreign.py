@@ -170,10 +170,8 @@ class _Reader:
 
     def wrong(self, name: str, why: str) -> UsageError:
         key = self.form.keys[name]
-        return UsageError(
-            f"{self.document.where(tuple(key.split('.')))}: {key} cannot be imported: {why}",
-            code="recipe-not-importable",
-        )
+        what = f"{self.document.where(tuple(key.split('.')))}: {key} cannot be imported: {why}"
+        return UsageError(what, code="recipe-not-importable")
 
     def variable(self, prefix: str, name: str, value: Any) -> None:
         key = f"{prefix}{name}"
@@ -258,19 +256,14 @@ class _Reader:
         is_open = any(script.OPEN.search(one) for one in values)
         first, *path = name.split(".")
         value: Any = script.value_of(values, nested=bool(path))
-        secret = next(secrets_in({name: value}), "")
+        secret, kept = next(secrets_in({name: value}), ""), KEPT.get(name)
         if name in SIZES and len(values) == 1 and values[0].isdecimal():
             self.imported.sizes[SIZES[name]] = int(values[0])
         elif secret and name not in self.managed:
             variable = secret.rpartition(".")[2].upper().replace("-", "_")
             self.remark(f"--{name}", f"looks like a secret; give it with -e {variable}")
-        elif (
-            name in KEPT
-            and values
-            and not (is_open or secret)
-            and (KEPT[name] != "backend" or values[0] in ("ray", "mp"))
-        ):
-            self.recipe[KEPT[name]] = value if name == "port" else values[0]
+        elif kept and values and not (is_open or secret) and (kept != "backend" or values[0] in ("ray", "mp")):
+            self.recipe[kept] = value if name == "port" else values[0]
             if values[1:]:
                 self.remark(f"--{name}", "one value only", " ".join(values[1:]))
         elif name in self.managed:

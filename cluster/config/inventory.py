@@ -248,11 +248,8 @@ def _host(file: InventoryFile, name: str, ssh_knows: Callable[[str], bool]) -> R
         return with_defaults(name, found, base.model_copy(update=NOT_AD_HOC))
     known = [*inventory.hosts, *inventory.groups]
     listed = f"known: {', '.join(known)}" if known else "add it with `cluster inventory add NAME ADDRESS`"
-    raise UsageError(
-        f"host not found: `{name}` is neither in {file.title} nor known to ssh",
-        code="host-not-found",
-        remedy=f"{did_you_mean(name, known)} {listed}".strip(),
-    )
+    what = f"host not found: `{name}` is neither in {file.title} nor known to ssh"
+    raise UsageError(what, code="host-not-found", remedy=f"{did_you_mean(name, known)} {listed}".strip())
 
 
 def parse_address(word: str) -> HostEntry | None:
@@ -327,11 +324,8 @@ def with_host(text: str, name: str, values: Mapping[str, str | int], file: str) 
         validate(Inventory, document)
         if document.values == before | {"hosts": hosts | {name: {key: str(value) for key, value in values.items()}}}:
             return result
-    raise UsageError(
-        f"{file}: cannot add a host to `hosts` as it is written",
-        code="inventory-not-editable",
-        remedy=f"add by hand:\n  {row}",
-    )
+    what = f"{file}: cannot add a host to `hosts` as it is written"
+    raise UsageError(what, code="inventory-not-editable", remedy=f"add by hand:\n  {row}")
 
 
 def _insert(text: str, root: Any, row: str) -> str:

@@ -21,9 +21,8 @@ def read_performance(values: Mapping[str, Any], imported: Imported) -> None:
         return str(within) if isinstance(within, str) else ""
 
     recipe = imported.recipe
-    if re.fullmatch(r"sha256:[0-9a-f]{64}", digest := at("software.runtime_revision")) and "@" not in recipe.get(
-        "image", "@"
-    ):
+    digest = at("software.runtime_revision")
+    if re.fullmatch(r"sha256:[0-9a-f]{64}", digest) and "@" not in recipe.get("image", "@"):
         recipe["image"] += f"@{digest}"
     if revision := at("software.model_revision"):
         recipe["revision"] = revision

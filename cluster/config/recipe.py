@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
@@ -356,9 +355,8 @@ def choose_recipe(positional: str | None, option: str | None, inventory: Invento
     Raises UsageError when RECIPE and --recipe differ.
     """
     if positional and option and positional != option:
-        raise UsageError(
-            f"two recipes are named: {positional} and --recipe {option}", code="recipe-conflict", remedy="leave one out"
-        )
+        what = f"two recipes are named: {positional} and --recipe {option}"
+        raise UsageError(what, code="recipe-conflict", remedy="leave one out")
     return positional or option or inventory.default_recipe or DEFAULT_RECIPE
 
 
@@ -398,12 +396,9 @@ def _parent(child: Document, path: Path) -> Document:
         raise UsageError(f"{at}: {error.what}", code=error.code, remedy=error.remedy) from None
     parent = written.read_document(parent_path)
     if parent.values.get("extends") is not None:
-        raise UsageError(
-            f"{at}: {parent.name} extends another recipe itself; one level is allowed",
-            code="extends-invalid",
-            where=parent.where(("extends",)),
-            remedy=f"extend `{parent.values['extends']}`, and repeat the keys that {path.name} needs",
-        )
+        what = f"{at}: {parent.name} extends another recipe itself; one level is allowed"
+        remedy = f"extend `{parent.values['extends']}`, and repeat the keys that {path.name} needs"
+        raise UsageError(what, code="extends-invalid", where=parent.where(("extends",)), remedy=remedy)
     return parent
 
 
@@ -415,9 +410,8 @@ def _file_of(document: Document, key: written.KeyPath, text: str) -> str:
     """The file that a key names, empty for none; a relative path starts at the folder of the file that has the key."""
     path = absolute(text, Path(document.place_of(key)[0]).parent) if text else ""
     if path and not Path(path).is_file():
-        raise UsageError(
-            f"{document.where(key)}: {written.dotted(key)}file not found: `{path}`", code="recipe-file-not-found"
-        )
+        what = f"{document.where(key)}: {written.dotted(key)}file not found: `{path}`"
+        raise UsageError(what, code="recipe-file-not-found")
     return path
 
 
@@ -434,11 +428,8 @@ def read_dockerfile(path: str) -> bytes:
     text = _content(path, "dockerfile") if path else b""
     bases = re.findall(rb"^\s*FROM\s+(\S+)", text, re.MULTILINE | re.IGNORECASE)
     if path and (not bases or bases[-1] not in (b"$IMAGE", b"${IMAGE}")):
-        raise UsageError(
-            f"{path}: the last stage is not built from the recipe's image",
-            code="dockerfile-base",
-            remedy="begin it with `ARG IMAGE` and `FROM $IMAGE`",
-        )
+        what = f"{path}: the last stage is not built from the recipe's image"
+        raise UsageError(what, code="dockerfile-base", remedy="begin it with `ARG IMAGE` and `FROM $IMAGE`")
     return text
 
 
@@ -446,37 +437,8 @@ def _content(path: str, key: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be read: {error.strerror or error} ({key})", code="file-unreadable"
-        ) from error
-
-
-def read_attention(path: Path) -> tuple[AttentionLayers, ...]:
-    """Layers by shape from a model's config.json, as Hugging Face writes it; linear ones keep a state of fixed size,
-    which is left out.
-
-    Raises UsageError: not a config.json, or a kind of attention that is not counted here.
-    """
-    full, sliding, linear = "full_attention", "sliding_attention", "linear_attention"
-    try:
-        config = json.loads(written.read_text(path))
-        text: Mapping[str, Any] = config.get("text_config") or config
-        if "kv_lora_rank" in text:
-            raise ValueError("latent attention (kv_lora_rank) does not keep heads")
-        kinds = Counter(text.get("layer_types") or [full] * text["num_hidden_layers"])
-        if unknown := kinds.keys() - {full, sliding, linear}:
-            raise ValueError(f"layers of type {', '.join(sorted(unknown))}")
-        heads = text.get("num_key_value_heads") or text["num_attention_heads"]
-        size = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
-        all_heads, all_size = text.get("num_global_key_value_heads") or heads, text.get("global_head_dim") or size
-        window = text["sliding_window"] if kinds[sliding] else None
-        shapes = ((kinds[sliding], heads, size, window), (kinds[full], all_heads, all_size, None))
-        names = ("layers", "kv_heads", "head_dim", "window")
-        return tuple(AttentionLayers(**dict(zip(names, shape, strict=True))) for shape in shapes if shape[0])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"{path}: expected a config.json with a known kind of attention: {error!r}", code="model-config-unknown"
-        ) from None
+        what = f"{path}: cannot be read: {error.strerror or error} ({key})"
+        raise UsageError(what, code="file-unreadable") from error
 
 
 @dataclass(frozen=True, slots=True)

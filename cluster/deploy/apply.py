@@ -24,6 +24,7 @@ from cluster.errors import (
     LockedError,
     ManyErrors,
     UnreachableError,
+    joined,
 )
 from cluster.hosts.fleet import values
 from cluster.hosts.protocol import Host
@@ -66,6 +67,7 @@ def apply(stages: Sequence[Stage], session: Session, applied: Applied | None = N
 
     for stage in stages:
         session.guard.require()
+        session.screen.stay()
         session.screen.note(stage.name)
         by_host: dict[str, list[Step]] = {}
         for step in stage.steps:
@@ -142,7 +144,6 @@ def undo(applied: Applied, session: Session) -> list[str]:
 def undoing(plan: Plan, subject: Subject, session: Session) -> Iterator[Applied]:
     """Whatever goes wrong in the block is rolled back after the evidence was saved; its error says so."""
     applied = Applied()
-    session.screen.stay()
     try:
         yield applied
     except (Exception, KeyboardInterrupt) as error:
@@ -184,7 +185,7 @@ def roll_back(
         both = ManyErrors([*guard.taken(), failure])  # what another operator did may be why it failed
         failure = ManyErrors(list(dict.fromkeys(both.errors)))
     for one in failure.errors:
-        one.rolled_back, one.remedy = done, also(remedy, also(f"read {saved}" if saved else "", one.remedy))
+        one.rolled_back, one.remedy = done, joined(remedy, f"read {saved}" if saved else "", one.remedy)
     return failure, saved
 
 
@@ -222,8 +223,3 @@ def start_old(old: Deployment, subject: Subject, applied: Applied, session: Sess
     except ClusterError as error:
         return f"{done}, but was not proven: {error.what}"
     return f"{done} and serves"
-
-
-def also(remedy: str, another: str) -> str:
-    """Two remedies in one line; either may be empty."""
-    return "; ".join(filter(None, (remedy, another)))

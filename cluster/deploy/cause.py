@@ -11,7 +11,7 @@ from cluster.deploy import evidence
 from cluster.diagnosis.explain import Diagnosis, explain
 from cluster.diagnosis.lines import read_line
 from cluster.diagnosis.rules import Explanation
-from cluster.errors import ClusterError, InterruptedByUser
+from cluster.errors import ClusterError, InterruptedByUser, joined
 from cluster.screen import Screen
 
 SHOWN_LENGTH = 160
@@ -46,14 +46,14 @@ def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory:
     finding = root.finding
     named = next((one for one in errors if finding.host and finding.host == one.host), errors[0])
     if named.code == root.id:  # it says so itself, with its numbers
-        named.remedy = "; ".join(filter(None, (named.remedy, f"read {runbook_path(finding.runbook)}")))
+        named.remedy = joined(named.remedy, f"read {runbook_path(finding.runbook)}")
         return
     if not root.rule.secondary:
         at, shown = place(root).removeprefix(f"{directory}/"), read_line(finding.evidence).message[:SHOWN_LENGTH]
-        named.where = "; ".join(filter(None, (named.where, at if shown in named.what else f"{at}: {shown}")))
+        named.where = joined(named.where, at if shown in named.what else f"{at}: {shown}")
         named.what, named.code = f"{named.what}; cause: {finding.what}", root.id
     steps = f"read {runbook_path(finding.runbook)}" if finding.runbook else ""
-    named.remedy = "; ".join(filter(None, (finding.remedy, steps, named.remedy)))
+    named.remedy = joined(finding.remedy, steps, named.remedy)
 
 
 def view(diagnosis: Diagnosis, missing: Mapping[str, str]) -> Iterator[str]:

@@ -41,27 +41,25 @@ def read_token(path: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How to fetch: without asking, not at all, with which hub token. `fetched`: what was fetched so far, and where."""
+    """How to fetch: without asking, with which hub token. `fetched`: what was fetched so far, and where."""
 
     yes: bool
-    dry_run: bool
     token: str = field(repr=False)
     fetched: list[str] = field(default_factory=list)
 
-    def refuse_unasked(self, missing: str, screen: Screen) -> None:
+    def refuse_unasked(self, missing: str, session: Session) -> None:
         """Raise RefusedError when nothing may be fetched: on a dry run, or when nobody can be asked."""
-        if self.dry_run:
+        if session.dry_run:
             what = f"{missing}; a dry run fetches nothing"
             raise RefusedError(what, code="fetch-needed", remedy="cluster up fetches it after asking")
-        if not self.yes and not screen.interactive:
-            remedy = "--yes fetches it without asking"
-            raise RefusedError(missing, code="fetch-needed", rolled_back=UNCHANGED, remedy=remedy)
+        if not self.yes and not session.screen.interactive:
+            raise RefusedError(missing, code="fetch-needed", remedy="--yes fetches it without asking")
 
     def agree(self, question: str, screen: Screen) -> None:
         if self.yes:
             screen.note(question)
         elif not screen.confirm(f"{question}?"):
-            raise RefusedError(f"{question}: not agreed", code="not-agreed", rolled_back=UNCHANGED)
+            raise RefusedError(f"{question}: not agreed", code="not-agreed")
 
 
 @contextmanager
@@ -93,7 +91,7 @@ def fetch_missing(wanted: Wanted, seens: Mapping[str, Seen], how: How, session: 
     if images:
         there = ", ".join(images)
         missing = f"image {image} is not on {there}"
-        how.refuse_unasked(missing, screen)
+        how.refuse_unasked(missing, session)
         how.agree(f"{missing}: pull it there", screen)
         for name in images:
             session.guard.note(name, f"docker pull {image}")
@@ -114,7 +112,7 @@ def fetch_model(model: Model, image: str, seens: Mapping[str, Seen], how: How, s
     """
     fleet, screen, hosts = session.fleet, session.screen, list(seens)
     missing = f"model {model.id} is not on {', '.join(hosts)}"
-    how.refuse_unasked(missing, screen)
+    how.refuse_unasked(missing, session)
     folders = {name: f"{identity_of(seen).data_dir}/{HUB_TOKEN}" for name, seen in seens.items()}
     tokens = {name: f"{folder}/token" if how.token else "" for name, folder in folders.items()}
     there = hosts if how.token else []
@@ -151,7 +149,7 @@ def refuse_full(model: Model, size: float, seens: Mapping[str, Seen]) -> None:
 def size_of(model: Model, host: str, token_file: str, session: Session) -> tuple[float, str]:
     """Bytes to download, 0 when unknown, and the same in words: one request to the hub, which also shows whether
     access is given. Raises RefusedError when it is not, or there is no such model."""
-    question = weights.hub_question(model.id, model.revision, token_file, dummy=model.dummy)
+    question = weights.hub_question(model, token_file)
     found = weights.parse_hub(session.fleet.keep_asking({host: [question]}, session.screen.trouble)[host][0])
     if not isinstance(found, Missing):
         return found, f"{found / GIB:.1f} GiB"
@@ -196,7 +194,11 @@ def run_on(session: Session, asked: Mapping[str, Question], what: str, remedy: s
         [answer] = host.ask([asked[host.name]])
         if answer.exit != 0:
             failed = f"could not {what}: {why_failed(answer)}"
-            stays = "nothing was started"
-            raise ClusterError(failed, code="fetch-failed", where=host.name, rolled_back=stays, remedy=remedy)
+            raise ClusterError(failed, code="fetch-failed", where=host.name, remedy=remedy)
 
-    session.fleet.keep_trying(fetch, tuple(asked), say)
+    try:
+        session.fleet.keep_trying(fetch, tuple(asked), say)
+    except ClusterError as error:
+        for one in error.errors:
+            one.rolled_back = "nothing was started"  # what was fetched in part stays
+        raise

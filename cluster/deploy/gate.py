@@ -8,9 +8,9 @@ from functools import partial
 
 from cluster.argv.docker import docker_try
 from cluster.config.inventory import ResolvedHost
-from cluster.deploy.session import Session, raise_all
+from cluster.deploy.session import raise_all
 from cluster.errors import RefusedError
-from cluster.hosts.fleet import Fleet, Outcome
+from cluster.hosts.fleet import Fleet
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
@@ -23,13 +23,6 @@ from cluster.spark.request import Wanted
 
 STOCK = {"docker", "platform", "disk", "image", "weights", "image-parity", "weights-parity", "image-store"}
 """The checks that are about what a host has in stock and where it lies."""
-
-
-def check_seen(
-    wanted: Wanted, seens: Mapping[str, Seen], fabric: Fabric, found: Sequence[Deployment], session: Session
-) -> None:
-    """Judge what was seen, and ping the peers at full size. Raises RefusedError for faults not named by `--force`."""
-    judge([*check_facts(wanted, seens, fabric, found), *ping(fabric, session.fleet)], wanted, session.screen)
 
 
 def check_facts(
@@ -72,10 +65,6 @@ def try_image(wanted: Wanted, fleet: Fleet, screen: Screen) -> Inside:
     return head
 
 
-def look_inside(wanted: Wanted, hosts: Sequence[str], fleet: Fleet) -> dict[str, Outcome[Inside | Missing]]:
-    return fleet.each(partial(look_into, wanted), hosts)
-
-
 def look_into(wanted: Wanted, host: Host) -> Inside | Missing:
     """Start one short container of the image on a host: a GPU in it, the versions, the architecture known.
 
@@ -92,7 +81,7 @@ def check_insides(wanted: Wanted, insides: Mapping[str, Inside | Missing]) -> li
 
 
 def judge(findings: Sequence[Finding], wanted: Wanted, screen: Screen) -> None:
-    """Print warnings and notes; raise the faults, all of them."""
+    """Print warnings and notes; raise the faults that `--force` does not name, all of them."""
     faults = refusing(findings, wanted.force)
     for finding in worst_first(findings):
         if finding not in faults:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -52,6 +53,7 @@ GRACE_S)."""
 COMPLETION_TIMEOUT_S = 300.0
 COUNTERS_SETTLE_S = 0.3
 ENGINE = "wait for Ray and vLLM"
+FIRST_BENCH = ("--depth", "0", "4096", "16384")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +121,8 @@ def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Stopwatch)
             unused = transport.verdict == "socket"
             shown = transport if transport.bypass else transport.why
             what = f"RDMA {'was not used' if unused else 'could not be proven'} between the ranks: {shown}"
-            raise RefusedError(
-                what,
-                code="rdma-unused" if unused else "rdma-unproven",
-                where=", ".join(wanted.names),
-                remedy="--allow-socket accepts TCP",
-            )
+            where, remedy = ", ".join(wanted.names), "--allow-socket accepts TCP"
+            raise RefusedError(what, code="rdma-unused" if unused else "rdma-unproven", where=where, remedy=remedy)
         screen.warn(f"RDMA was not used between the ranks ({transport.verdict}): {wanted.accepts_sockets}")
     return Proof(done, transport, moments, nodes, clocks_mhz)
 
@@ -192,7 +190,7 @@ def lost(state: Failed, recipe: Recipe) -> ClusterError:
     return ClusterError(f"{state.host}: {state.why}{detail}", code="rank-failed", where=where, host=state.host)
 
 
-def check_ray(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[str, ...]:
+def check_ray(subject: Subject, fleet: Fleet, say: Say) -> tuple[str, ...]:
     """Ask Ray inside the head's container for its nodes: N alive, N GPUs, our addresses. Raises RefusedError."""
     wanted = subject.wanted
     if wanted.backend != "ray":
@@ -208,7 +206,7 @@ def check_ray(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[str, ...
     return tuple(f"{node.address} ({node.gpus:g} GPU)" for node in nodes if node.alive)
 
 
-def check_log(subject: Subject, fleet: Fleet, screen: Screen, say: Say = None) -> None:
+def check_log(subject: Subject, fleet: Fleet, screen: Screen, say: Say) -> None:
     """The ranks' logs hold what the recipe expects. Raises RefusedError with what they hold instead."""
     expected = subject.wanted.recipe.expect_log
     patterns = patterns_of(expected)
@@ -228,7 +226,7 @@ def check_log(subject: Subject, fleet: Fleet, screen: Screen, say: Say = None) -
         raise RefusedError(what, code="expect-log", where=", ".join(states), remedy=remedy)
 
 
-def complete(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[Completion, Transport | None]:
+def complete(subject: Subject, fleet: Fleet, say: Say) -> tuple[Completion, Transport | None]:
     """One real completion on the head, with every host's HCA counters before and after. Raises ClusterError."""
     wanted, head = subject.wanted, subject.wanted.names[0]
     before = read_links(fleet, wanted.names, say) if wanted.size > 1 else {}
@@ -245,7 +243,7 @@ def complete(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[Completio
     return done, read_transport(subject, fleet, before, say)
 
 
-def read_clocks(subject: Subject, fleet: Fleet, say: Say = None) -> dict[str, int | None]:
+def read_clocks(subject: Subject, fleet: Fleet, say: Say) -> dict[str, int | None]:
     """The SM clocks of hosts with a limit, while they are still at work. Raises RefusedError when one is above it."""
     if not subject.limited:
         return {}
@@ -349,24 +347,20 @@ def print_clients(spec: Mapping[str, Any], head: Seen, screen: Screen) -> dict[s
     return {"address": address, "model": model, "words": words, "notes": notes}
 
 
-def print_ready(
-    wanted: Wanted, proof: Proof, seens: Mapping[str, Seen], session: Session, *, changed: bool
-) -> dict[str, Any]:
-    """Endpoint, model, time by stage, memory by host, a line to try, and the next command. Returns the same as JSON.
+def print_ready(wanted: Wanted, proof: Proof, seens: Mapping[str, Seen], session: Session, aim: Sequence[str]) -> None:
+    """Endpoint, model, time by stage, memory by host, a line to try, and the next command, with the options in `aim`.
 
     The endpoint is at the head's management address.
     """
-    stages, screen, done, transport = session.clock.stages, session.screen, proof.completion, proof.transport
-    simulated = simulated_products(seens.values())
-    everywhere, key = wanted.bind in EVERYWHERE, API_KEY in wanted.secrets
-    endpoint = f"{address_of(wanted.bind, wanted.recipe.port, seens[wanted.names[0]])}/v1"
+    screen, done, transport, key = session.screen, proof.completion, proof.transport, API_KEY in wanted.secrets
+    endpoint = endpoint_of(wanted, seens)
     sizes = f"TP={wanted.tp}" + (f" PP={wanted.pp}" if wanted.pp > 1 else "") + f" on {', '.join(wanted.names)}"
     sizes += {"ray": ", Ray", "mp": ", mp", "none": ""}[wanted.backend]
     screen.good(f"ready: {wanted.served_name} at {endpoint} ({sizes})")
-    if everywhere:
+    if wanted.bind in EVERYWHERE:
         open_to_all = "" if key else " and asks for no key (--api-key-file, --bind)"
         screen.line(f"the API listens on all addresses of {wanted.names[0]}{open_to_all}")
-    if simulated:
+    if simulated := simulated_products(seens.values()):
         screen.warn(f"simulated hosts: {simulated}")
     if wanted.random_weights:
         said = "recipe says weights" if wanted.recipe.weights == "dummy" else "vLLM is given load-format"
@@ -383,38 +377,59 @@ def print_ready(
         now = {host: "?" if mhz is None else str(mhz) for host, mhz in proof.clocks_mhz.items()}
         clocks = ", ".join(f"{host} {mhz} of at most {limit[host]} MHz" for host, mhz in now.items())
         screen.line(f"GPU clocks: {clocks}")
-    rows = [[stage, f"{seconds:.1f}"] for stage, seconds in stages.items() if seconds >= 0.05]
-    own = sum(seconds for stage, seconds in stages.items() if stage != ENGINE)
-    screen.table("", ["stage", ">s"], [*rows, ["cluster's own share", f"{own:.1f}"]])
-    moments = {moment: name for moment, name in moment_names(wanted.backend).items() if moment in proof.memory}
-    memory = [[host, *(cell(proof.memory[one].get(host)) for one in moments)] for host in proof.memory["ready"]]
-    screen.table("", ["GiB available / GPU processes", *(f">{name}" for name in moments.values())], memory)
+    print_costs(wanted, proof, session)
     header = ' -H "Authorization: Bearer $KEY"' if key else ""
     body = f'{{"model": "{wanted.served_name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     screen.line(f"try:  curl {endpoint}/chat/completions{header} -H 'Content-Type: application/json' -d '{body}'")
-    screen.line("next: cluster bench --depth 0 4096 16384")
-    way_taken = transport and {"verdict": transport.verdict, "why": transport.why, "bytes": transport.grown}
-    if transport and way_taken:
-        way_taken["hca_bytes"] = {host: dict(hcas) for host, hcas in transport.moved.items()}
+    screen.line(f"next: {shlex.join(['cluster', 'bench', *aim, *FIRST_BENCH])}")
+
+
+def print_costs(wanted: Wanted, proof: Proof, session: Session) -> None:
+    """Seconds by stage, memory by host and moment."""
+    stages = session.clock.stages
+    rows = [[stage, f"{seconds:.1f}"] for stage, seconds in stages.items() if seconds >= 0.05]
+    own = sum(seconds for stage, seconds in stages.items() if stage != ENGINE)
+    session.screen.table("", ["stage", ">s"], [*rows, ["cluster's own share", f"{own:.1f}"]])
+    moments = {moment: name for moment, name in moment_names(wanted.backend).items() if moment in proof.memory}
+    memory = [[host, *(cell(proof.memory[one].get(host)) for one in moments)] for host in proof.memory["ready"]]
+    columns = ["GiB available / GPU processes", *(f">{name}" for name in moments.values())]
+    session.screen.table("", columns, memory)
+
+
+def as_document(
+    wanted: Wanted, proof: Proof, seens: Mapping[str, Seen], session: Session, *, changed: bool
+) -> dict[str, Any]:
+    """What `--json` shows of a deployment that serves."""
+    done, transport = proof.completion, proof.transport
+    way_taken = transport and {
+        "verdict": transport.verdict,
+        "why": transport.why,
+        "bytes": transport.grown,
+        "hca_bytes": {host: dict(hcas) for host, hcas in transport.moved.items()},
+    }
     return {
-        "endpoint": endpoint,
+        "endpoint": endpoint_of(wanted, seens),
         "model": wanted.served_name,
         "hosts": list(wanted.names),
         "tp": wanted.tp,
         "pp": wanted.pp,
         "backend": wanted.backend,
         "changed": changed,
-        "simulated": simulated,
+        "simulated": simulated_products(seens.values()),
         "weights": wanted.recipe.weights,
         "ray_nodes": list(proof.nodes),
         "transport": way_taken,
         "clocks_mhz": dict(proof.clocks_mhz),
         "completion": {"text": done.text, "tokens": done.tokens, "seconds": done.seconds},
-        "stages_s": {stage: round(seconds, 3) for stage, seconds in stages.items()},
+        "stages_s": {stage: round(seconds, 3) for stage, seconds in session.clock.stages.items()},
         "memory_bytes": {
             moment: {host: asdict(held) for host, held in hosts.items()} for moment, hosts in proof.memory.items()
         },
     }
+
+
+def endpoint_of(wanted: Wanted, seens: Mapping[str, Seen]) -> str:
+    return f"{address_of(wanted.bind, wanted.recipe.port, seens[wanted.names[0]])}/v1"
 
 
 def cell(held: Held | None) -> str:

@@ -56,7 +56,8 @@ def cache_name(spec: Mapping[str, Any]) -> str:
 
 
 JOIN_TIMEOUT_S = 120
-SILENCE_S = 60
+PEER_SILENCE_S = 60
+"""A rank whose peer is silent for so long ends."""
 GUARD = {
     "period_s": 0.1,
     "pressure_gib": LOW_GIB,
@@ -242,7 +243,7 @@ def rank_words(made_of: Ingredients, rank: int) -> dict[str, Any]:
         "addresses": addresses,
         "cord_port": PORTS.cord,
         "join_timeout_s": JOIN_TIMEOUT_S,
-        "silence_s": SILENCE_S,
+        "silence_s": PEER_SILENCE_S,
         "guard": GUARD | wanted.recipe.memory.guard.model_dump(),
         "health": None if rank else (EVERYWHERE.get(wanted.bind, wanted.bind), wanted.recipe.port),
         "secrets": f"/cluster/{SECRETS_FILE}" if wanted.secrets else None,

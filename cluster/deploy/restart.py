@@ -34,7 +34,6 @@ def restart(
         subject = subject_of(deployment, hosts, seens)
         now = as_before(deployment, seens)
         begun()
-        screen.stay()
         applied = Applied()
         try:
             apply((Stage("stop", stop_ranks(now)),), session, applied)

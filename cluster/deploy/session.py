@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cluster.config.inventory import InventoryFile, ResolvedHost, load_inventory, resolve_hosts
 from cluster.config.recipe import Recipe, choose_recipe, final_recipe, load_recipe
-from cluster.errors import ClusterError, ManyErrors, UsageError
+from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, ManyErrors, UsageError
 from cluster.hosts.connect import connect
-from cluster.hosts.fleet import Fleet, Outcome, Say, values
+from cluster.hosts.fleet import Fleet, Say, values
 from cluster.hosts.fleet import errors as errors_of
 from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host
@@ -97,6 +97,37 @@ class Session:
     clock: Stopwatch = field(default_factory=Stopwatch)
 
 
+def note_unchanged(errors: Iterable[ClusterError], screen: Screen) -> None:
+    """Have errors say that no changes were made, if that is so."""
+    for error in errors:
+        if not screen.stays and not error.rolled_back:
+            error.rolled_back = UNCHANGED
+
+
+@contextmanager
+def unchanged(screen: Screen) -> Iterator[None]:
+    """Errors that leave the block before the first change say so; see `errors`."""
+    try:
+        yield
+    except (ClusterError, KeyboardInterrupt) as caught:
+        error = caught if isinstance(caught, ClusterError) else InterruptedByUser()
+        note_unchanged(error.errors, screen)
+        raise error from caught.__cause__
+
+
+@contextmanager
+def at_work(
+    hosts: Sequence[ResolvedHost], purpose: str, screen: Screen, connect: Connect, *, dry_run: bool
+) -> Iterator[Session]:
+    """These hosts, connected and locked. Errors before the first change say that there was none."""
+    clock = Stopwatch()
+    with unchanged(screen), open_fleet(hosts, connect) as fleet, ExitStack() as held:
+        with clock.stage("connect and lock"):
+            reach(fleet)
+            guard = held.enter_context(locked(fleet, hosts, purpose, dry_run=dry_run))
+        yield Session(fleet, guard, screen, dry_run, clock)
+
+
 def locked(fleet: Fleet, hosts: Sequence[ResolvedHost], purpose: str, *, dry_run: bool = False) -> Lock:
     """The lock on all these hosts; a dry run changes nothing and locks none."""
     return Lock(fleet.only(()) if dry_run else fleet, purpose, {host.name: host.data_dir for host in hosts})
@@ -131,30 +162,29 @@ def choose_one(found: Sequence[Deployment], named: Named) -> None:
         raise not_chosen(found, "name the hosts of one with -n, or of all")
 
 
-def look(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None) -> dict[str, Outcome[Seen]]:
-    """Look at all hosts at once, in one round trip each; every host's facts or its error."""
-    return fleet.each(looker(fleet, hosts, wanted), [host.name for host in hosts])
+def look(
+    fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None
+) -> tuple[dict[str, Seen], list[ClusterError]]:
+    """Look at all hosts at once, in one round trip each: those that answered, and the errors of the others."""
+    outcomes = fleet.each(looker(fleet, hosts, wanted), [host.name for host in hosts])
+    return {name: one.value for name, one in outcomes.items() if one.value is not None}, errors_of(outcomes)
 
 
 def see(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None, say: Say = None) -> dict[str, Seen]:
-    """The same until every one of them has answered, or was silent for too long."""
+    """Look until every one of them has answered, or was silent for too long."""
     return fleet.keep_trying(looker(fleet, hosts, wanted), [host.name for host in hosts], say)
 
 
 def looker(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None) -> Callable[[Host], Seen]:
     """What looks at one of these hosts: for something wanted, at everything that its checks need."""
-    looks = {host.name: Look(data_dir=host.data_dir, hf_home=host.hf_home) for host in hosts}
-    more: dict[str, Any] = {}
+    places, more = {host.name: host for host in hosts}, dict[str, Any]()
     if wanted:
-        model, *drafters = wanted.models
         files = tuple(mount.model_file for mount in wanted.recipe.mounts if mount.model_file)
-        more = {"image": wanted.recipe.image, "model": model.id, "revision": model.revision, "model_files": files}
-        more |= {"dummy_weights": model.dummy, "thorough": True}
-        for one in drafters:
-            more |= {"drafter": one.id, "drafter_revision": one.revision, "dummy_drafter": one.dummy}
+        more = {"image": wanted.recipe.image, "models": wanted.models, "model_files": files, "thorough": True}
 
     def look_at(host: Host) -> Seen:
-        one, asked_at = replace(looks[host.name], **more), fleet.time.time()
+        place, asked_at = places[host.name], fleet.time.time()
+        one = Look(data_dir=place.data_dir, hf_home=place.hf_home, **more)
         answers = host.ask(spark_look.questions(one))
         seen = spark_look.read(host.name, one, answers, (asked_at, fleet.time.time()))
         docker, rooms = known(seen.docker), known(seen.disk)
@@ -167,10 +197,12 @@ def looker(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None) -
     return look_at
 
 
-def answered(outcomes: Mapping[str, Outcome[Seen]]) -> tuple[dict[str, Seen], list[ClusterError]]:
-    """The hosts that answered, and the errors of those that did not."""
-    seens = {name: outcome.value for name, outcome in outcomes.items() if outcome.value is not None}
-    return seens, errors_of(outcomes)
+def finish(errors: Sequence[ClusterError], screen: Screen, code: ExitCode) -> ExitCode:
+    """The exit code of a command that has shown its result; hosts' errors are raised unless its document has them."""
+    if errors and screen.json_mode:
+        return ManyErrors(errors).exit_code
+    raise_all(errors)
+    return code
 
 
 def raise_all(errors: Sequence[ClusterError]) -> None:

@@ -27,7 +27,7 @@ MEMORY_LOW = Check("memory-low", "memory-is-full")
 CLOCKS = Check("clocks", "it-is-slow#power-cap")
 LINK = Check("link", "it-hangs#the-link-is-cut")
 
-KEPT_S = 900.0
+HISTORY_S = 900.0
 """So long snapshots are kept."""
 CHANGING = ("up", "down", "restart", "swap")
 """First words of what a lock is held for by those who start and stop ranks; a benchmark holds it too and does not."""
@@ -115,7 +115,7 @@ class History:
 
     def after(self, snapshot: Snapshot) -> History:
         since = self.since if self.snapshots else snapshot.t
-        kept = tuple(old for old in self.snapshots if old.t >= snapshot.t - KEPT_S)
+        kept = tuple(old for old in self.snapshots if old.t >= snapshot.t - HISTORY_S)
         served = snapshot.t if self.served_since is None and snapshot.healthy else self.served_since
         return History((*kept, snapshot), since, served, self._frozen(snapshot))
 
@@ -303,9 +303,8 @@ def judge_server(history: History) -> Iterator[Finding]:
     if not recent or history.last.lost or history.last.changing or any(one.healthy is not False for one in recent):
         return
     if served or history.last.t - history.since >= PATIENT_S:
-        what = (
-            f"all ranks run and the server does not answer {'any more' if served else f'in {PATIENT_S / 60:.0f} min'}"
-        )
+        when = "any more" if served else f"in {PATIENT_S / 60:.0f} min"
+        what = f"all ranks run and the server does not answer {when}"
         evidence = f"/health is not 200 for {recent[-1].t - recent[0].t:.0f} s"
         yield SERVER.fault(next(iter(history.last.hosts)), what, evidence, f"cluster logs --explain; {RESTARTS}")
 
@@ -332,7 +331,7 @@ def why_no_restart(finding: Finding, history: History) -> str:
 def is_memory_error(lost: Failed, available: int | None) -> bool:
     """Whether a rank ended for memory. SIGKILL counts as that unless memory (`available`, bytes) was ample."""
     printed = (lost.why, *lost.tail)
-    if any(rule.search(line) for rule in read_rules("memory") if rule.id != "killed" for line in printed):
+    if any(rule.search(line) for rule in read_rules("memory") for line in printed):
         return True
     killed = re.search(r"\b137\b|SIGKILL", lost.why) and (available is None or available < AMPLE)
     return bool(killed) or "killed for memory" in lost.why

@@ -110,16 +110,8 @@ _PREFIXES = tuple(
         r"(?P<level>ERROR|CRITICAL|FATAL|WARNING|INFO|DEBUG)(?:: +|:(?=\S)|[ \t]+(?=\S))",
     )
 )
-_CODES = {
-    "E": "ERROR",
-    "F": "FATAL",
-    "C": "CRITICAL",
-    "W": "WARNING",
-    "I": "INFO",
-    "D": "DEBUG",
-    "ERR": "ERROR",
-    "WARN": "WARNING",
-}
+_CODES = {word[0]: word for word in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "FATAL")}
+_CODES |= {"ERR": "ERROR", "WARN": "WARNING"}
 _MOST = 8
 Writer = Literal["", "kernel", "nccl", "journal"]
 WRITERS: tuple[Writer, ...] = ("kernel", "nccl", "journal")

@@ -148,7 +148,7 @@ def judge_interfaces(output: Output[tuple[links.Interface, ...]]) -> Iterator[Ex
 
 
 def fabric_of(output: Output[tuple[links.Interface, ...]]) -> list[links.Interface]:
-    return [row for row in output.value if row.is_fabric and row.is_up]
+    return [row for row in output.value if links.is_fabric(row.name) and row.is_up]
 
 
 def compare_interfaces(outputs: Outputs) -> Iterator[Explanation]:
@@ -260,11 +260,10 @@ OF_STATE = {"stalled": "gpu-stalled", "capped": "gpu-power-capped", "spinning": 
 def judge_gpus(output: Output[tuple[gpu.Gpu, ...]]) -> Iterator[Explanation]:
     """Busy and drawing little: capped when the clocks are low, a kernel that spins when they are high."""
     states = [(gpu.judge_gpu(one), one) for one in output.value]
-    for reasons in [tuple(word for word in one.throttle or () if word in gpu.HELD_BACK) for one in output.value]:
-        if reasons:
-            words = "Slowdown", "clocks", str(output.value[0].power_w or "")
-            yield output.explain("gpu-slowed", ": Active", *words, reasons=", ".join(reasons))
-            break
+    held = ([word for word in one.throttle or () if word in gpu.HELD_BACK] for one in output.value)
+    if reasons := next(filter(None, held), None):
+        words = "Slowdown", "clocks", str(output.value[0].power_w or "")
+        yield output.explain("gpu-slowed", ": Active", *words, reasons=", ".join(reasons))
     if any(state in ("working", "slowed") for state, _ in states):
         return
     for state, one in [row for row in states if row[0] in OF_STATE][:1]:

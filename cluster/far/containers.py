@@ -1,7 +1,8 @@
 """All containers of this host: `docker ps -aq`, then one `docker inspect` of them all.
 
-Given {}. Prints {"containers": {"value": [what docker inspect prints, cut down]}} or {"failed": {"exit": number,
-"said": text}} in the words of the docker command. A container that vanishes in between is left out.
+Given {}. Prints {"containers": {"value": [what docker inspect prints, cut down; a time that never was is empty]}} or
+{"failed": {"exit": number, "said": text}} in the words of the docker command. A container that vanishes in between is
+left out.
 """
 
 import json
@@ -12,6 +13,7 @@ from cluster.far.prelude import Json, emit, finish, start
 
 MOST = 8 << 20  # bytes of an answer of docker's; what prints more is no docker
 GONE = re.compile(r"no such|removal of container|not found", re.I)
+NEVER, NEVER_ENDED = "0001-01-01T00:00:00Z", ("created", "running", "paused", "restarting")
 GPU = r'"gpu"|nvidia\.com/gpu'  # what `--gpus` asks for, and NVIDIA's devices by their CDI names
 
 
@@ -32,10 +34,10 @@ def row(container: dict[str, Json]) -> dict[str, Json]:
         "name": container["Name"].lstrip("/"),
         "image": config["Image"],
         "state": state["Status"],
-        "exit_code": state["ExitCode"],
+        "exit_code": None if state["Status"] in NEVER_ENDED else state["ExitCode"],
         "labels": config.get("Labels") or {},
-        "started_at": state["StartedAt"],
-        "finished_at": state["FinishedAt"],
+        "started_at": state["StartedAt"].replace(NEVER, ""),
+        "finished_at": state["FinishedAt"].replace(NEVER, ""),
         "pid": state.get("Pid") or 0,
         "gpu": host.get("Runtime") == "nvidia" or bool(re.search(GPU, json.dumps(host.get("DeviceRequests")))),
         "argv": [container["Path"], *(container.get("Args") or [])],

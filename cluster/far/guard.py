@@ -1,6 +1,6 @@
 """Guard of a rank's memory: ends the rank before the kernel's OOM killer does, or before the host stalls.
 
-usage: python3 -I -S guard.py LIMITS      (a child of rank.py, started before all others)
+usage: python3 -I -S guard.py LIMITS      (a child of rank.py, started before all others; rank.py imports `kill`)
 
 LIMITS is JSON: loading_gib, serving_gib, serving_s, pressure_percent (0 turns one off), pressure_gib, period_s, and
 the files meminfo and pressure. While the model is loaded, MemAvailable below loading_gib ends the rank at once. While
@@ -134,10 +134,10 @@ def read_family(root: int) -> list[tuple[int, int, str]]:
     return sorted((found[pid][1], pid, found[pid][2]) for pid in family - {root, os.getpid()} if pid in found)[::-1]
 
 
-def kill(root: int) -> None:
-    """End everything below `root` but this process, the biggest first, until nothing is left."""
-    for _ in range(100):
-        family = read_family(root)
+def kill(root: int, spared: int = 0, within_s: float = 5.0) -> None:
+    """End everything below `root` but this process and the one spared, the biggest first, until nothing is left."""
+    for _ in range(int(within_s / 0.05)):
+        family = [row for row in read_family(root) if row[1] != spared]
         for _, pid, _ in family:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

@@ -21,11 +21,12 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +34,15 @@ BESIDE = Path(__file__).resolve().parent
 sys.path.insert(0, str(BESIDE))
 if TYPE_CHECKING:
     from cluster.far.cord import Cord, NotTied
+    from cluster.far.guard import kill
 else:
     from cord import Cord, NotTied
+    from guard import kill
 
 Words = list[str]
 NOT_JOINED, CORD_ENDED, ENDED_FOR_MEMORY = 75, 76, 77
 GRACE_S = {"engine": 5.0, "ray": 2.0}  # from SIGTERM to SIGKILL; with the rest below the 10 s of docker stop
+KILL_S = 2.0  # for what is left to end after SIGKILL
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 CAUSES = (
     r"\bdied\b(?!.*exit code: (None|[1-9]))",  # killed: nobody else knows; one that exited has printed its exception
@@ -166,7 +170,7 @@ class Rank:
             child.process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 child.process.wait(GRACE_S[child.name])
-        kill_descendants()
+        kill(os.getpid(), within_s=KILL_S)
         give_back(Path(self.wanted.get("cache", "/cache")))
         return end.code
 
@@ -221,17 +225,29 @@ class Rank:
 
     async def wait_until_served(self) -> None:
         """Rank 0: until the server's /health answers with 200; then the limits of serving hold on all ranks."""
-        while True:
-            with suppress(OSError, ValueError, asyncio.TimeoutError):
-                reader, writer = await asyncio.wait_for(asyncio.open_connection(*self.wanted["health"]), HEALTH_S)
-                writer.write(b"GET /health HTTP/1.0\r\n\r\n")
-                status = await asyncio.wait_for(reader.readline(), HEALTH_S)
-                writer.close()
-                if b" 200 " in status:
-                    break
+        healthy = False
+        while not healthy:
             await asyncio.sleep(1)
+            with suppress(OSError, ValueError, asyncio.TimeoutError):
+                healthy = await self.ask_health()
         self.cord.broadcast(serving=True)
         self.note_serving()
+
+    async def ask_health(self, tls: ssl.SSLContext | None = None) -> bool:
+        """Whether /health answers with 200. What is not HTTP is asked again by TLS.
+
+        There no answer counts as well: a server that wants to see a certificate closes only once the handshake is done.
+        """
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(*self.wanted["health"], ssl=tls), HEALTH_S)
+        status = b""
+        with suppress(ConnectionError, ssl.SSLError), closing(writer):
+            writer.write(b"GET /health HTTP/1.0\r\n\r\n")
+            status = await asyncio.wait_for(reader.readline(), HEALTH_S)
+        if tls or status.startswith(b"HTTP/"):
+            return not status or b" 200 " in status
+        own = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        own.check_hostname, own.verify_mode = False, ssl.CERT_NONE  # this host asks itself
+        return await self.ask_health(own)
 
     def note_serving(self) -> None:
         with suppress(OSError):  # it has ended, which was reported
@@ -267,7 +283,7 @@ class Rank:
     def restart_ray(self, why: str) -> None:
         """Nothing but Ray runs here yet: a head's engine waits for all nodes."""
         self.children.clear()
-        kill_descendants(self.guard.pid)
+        kill(os.getpid(), self.guard.pid, KILL_S)
         self.report("ray_restarted", why=why)
         self.start("ray", self.wanted["ray_start"])
 
@@ -338,31 +354,6 @@ class RayAsker:
             self.process.kill()
             self.process.wait()
             self.process = None
-
-
-def kill_descendants(spared: int = 0) -> None:
-    """End all processes below this one but the one that is spared, orphans included."""
-    for _ in range(20):
-        for pid in (left := descendants() - {spared}):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if not left:
-            break
-        time.sleep(0.1)
-
-
-def descendants() -> set[int]:
-    """Every process below this one that still runs (zombies do not)."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
-            parents |= {int(stat.parent.name): int(parent)} if state != "Z" else {}
-    family, before = {os.getpid()}, 0
-    while len(family) > before:
-        before = len(family)
-        family |= {pid for pid, parent in parents.items() if parent in family}
-    return family - {os.getpid()}
 
 
 def give_back(cache: Path) -> None:

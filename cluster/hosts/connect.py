@@ -20,21 +20,21 @@ from cluster.config.inventory import HostEntry
 from cluster.errors import ConnectionLostError
 from cluster.hosts import wire
 from cluster.hosts.cancel import Cancel, Scope
-from cluster.hosts.fleet import Fleet, in_parallel, values
+from cluster.hosts.fleet import AT_ONCE, Fleet, in_parallel, values
 from cluster.hosts.protocol import Host
 from cluster.hosts.target import SshTarget, resolve
 
 CHUNK = 65536
 
 
-def connect(entries: Mapping[str, HostEntry], *, limit: int = 32, cancel: Cancel | None = None) -> Fleet:
+def connect(entries: Mapping[str, HostEntry]) -> Fleet:
     """A fleet of the inventory's hosts. Connections are opened when first used, in parallel, and then kept.
 
     This machine is reached without SSH: when the address is one of our own (it can be bound to), with ssh's usual port,
     no jump host, no proxy and our own user. Two names of one machine are found later, by machine-id. Raises UsageError
     when ssh cannot read its configuration for an entry.
     """
-    cancel = cancel or Cancel()
+    cancel = Cancel()
 
     def host(name: str, entry: HostEntry) -> Host:
         target = resolve(name, entry)
@@ -45,7 +45,7 @@ def connect(entries: Mapping[str, HostEntry], *, limit: int = 32, cancel: Cancel
         return SshHost(name, target, cancel)
 
     jobs = {name: partial(host, name, entry) for name, entry in entries.items()}
-    return Fleet(list(values(in_parallel(jobs, limit, cancel)).values()), limit, cancel)
+    return Fleet(list(values(in_parallel(jobs, AT_ONCE, cancel)).values()), cancel=cancel)
 
 
 def leads_here(target: SshTarget) -> bool:

@@ -44,6 +44,7 @@ def values(outcomes: Mapping[str, Outcome[T]]) -> dict[str, T]:
     return {name: outcome.get() for name, outcome in outcomes.items()}
 
 
+AT_ONCE = 32  # hosts, unless a fleet is made for fewer
 LEAVE_S = 1.0  # after Ctrl-C, for what was interrupted to notice
 LEAVE_CHANGE_S = 12.0  # when a change is under way: it gets 10 s, the rest is for closing
 
@@ -100,7 +101,7 @@ def in_parallel(jobs: Mapping[str, Callable[[], T]], limit: int, cancel: Cancel)
     return {name: outcomes[name] for name in jobs}
 
 
-SILENCE_S = 180.0
+HOST_SILENCE_S = 180.0
 """How long a host may be silent before a command gives it up: a laptop's Wi-Fi returns, a host boots."""
 PAUSE_S = 1.0
 LONG_S = 30.0
@@ -164,7 +165,7 @@ class Silence:
         now = self._time.monotonic()
         self._since[name] = self._since.get(name, asked_at) if now - asked_at < LONG_S else now
         silent_s = now - self._since[name]
-        if silent_s < SILENCE_S:
+        if silent_s < HOST_SILENCE_S:
             return outcome
         what = f"{name} was unreachable for {silent_s:.0f} s: {outcome.error.what}"
         remedy = outcome.error.remedy
@@ -177,7 +178,7 @@ class Fleet:
     def __init__(
         self,
         hosts: Sequence[Host],
-        limit: int = 32,
+        limit: int = AT_ONCE,
         cancel: Cancel | None = None,
         clock: Time = time,
         silence: Silence | None = None,

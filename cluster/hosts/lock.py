@@ -19,7 +19,7 @@ from cluster.hosts.fleet import Fleet
 from cluster.hosts.protocol import Host, Process
 
 BEAT_S = 5.0
-KEPT_S = 30.0
+LOCK_S = 30.0
 """How long a host keeps the lock for a silent owner."""
 RETRY_S = 1.0
 ANSWER_S = 15.0
@@ -42,7 +42,7 @@ class Lock:
     """
 
     def __init__(
-        self, fleet: Fleet, why: str, data_dirs: Mapping[str, str], *, silence_s: float = KEPT_S, beat_s: float = BEAT_S
+        self, fleet: Fleet, why: str, data_dirs: Mapping[str, str], *, silence_s: float = LOCK_S, beat_s: float = BEAT_S
     ) -> None:
         self._fleet = fleet
         self._beat_s = beat_s

@@ -63,7 +63,9 @@ def engine(place: Place) -> Path:
         _pip(place, fresh, "--no-deps", "-r", str(lab_files() / "engine.lock"), *engines)
         _name_it_vllm(fresh / PACKAGES)
         _add_plugins(fresh / PACKAGES)
-        _move_to(fresh, INSIDE)
+        for script in (fresh / "bin").iterdir():  # they start from where the containers will see them
+            if not script.is_symlink() and script.is_file() and (data := script.read_bytes()).startswith(b"#!"):
+                script.write_bytes(data.replace(str(fresh).encode(), INSIDE.encode()))
 
     return made_once(place.cache / "engine", "installing vLLM, Ray and torch for CPU (minutes, once)", make)
 
@@ -116,13 +118,6 @@ def _add_plugins(packages: Path) -> None:
     named.mkdir()
     (named / "METADATA").write_text("Metadata-Version: 2.1\nName: cluster-lab-platform\nVersion: 1\n")
     (named / "entry_points.txt").write_text(ENTRY_POINTS)
-
-
-def _move_to(home: Path, place: str) -> None:
-    """Make the environment's scripts start from where the containers will see it."""
-    for script in (home / "bin").iterdir():
-        if not script.is_symlink() and script.is_file() and (data := script.read_bytes()).startswith(b"#!"):
-            script.write_bytes(data.replace(str(home).encode(), place.encode()))
 
 
 def toy_models(place: Place) -> Path:

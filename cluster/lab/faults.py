@@ -12,7 +12,7 @@ from typing import Any
 from cluster.errors import UsageError
 from cluster.lab import wires
 from cluster.lab.engine import MODEL_FOLDER
-from cluster.lab.images import NO_RAY, REAL
+from cluster.lab.images import NO_RAY, REAL, start_hosts
 from cluster.lab.inside.init import mapped_gid
 from cluster.lab.place import Place
 from cluster.lab.rootfs import SSHD_CONFIG
@@ -29,7 +29,6 @@ from cluster.lab.spark import (
     is_up,
     start_inside,
 )
-from cluster.lab.start import UNKNOWN_KEY, start_hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,6 @@ class Fault:
     `instant` ones happen and are over.
     """
 
-    name: str
     what: str
     make: Act
     undo: Act
@@ -134,17 +132,16 @@ def recable(old: Sequence[Function], new: Sequence[Function]) -> Act:
 
 
 def hold_counters(scene: Scene) -> None:
-    still = scene.place.root / "still"
-    still.mkdir(exist_ok=True)
-    (still / scene.spark.name).touch()
+    scene.place.host(scene.spark.name).still.touch()
 
 
 def free_counters(scene: Scene) -> None:
-    (scene.place.root / "still" / scene.spark.name).unlink(missing_ok=True)
+    scene.place.host(scene.spark.name).still.unlink(missing_ok=True)
 
 
 # SSH, the user's rights, other programs
 
+UNKNOWN_KEY = "unknown-key"
 stop_sshd = sh("pkill -x sshd; true")
 KEY = "/etc/ssh/ssh_host_ed25519_key"
 SUDOERS = f"/etc/sudoers.d/{USER}"
@@ -177,12 +174,10 @@ def take_port(scene: Scene) -> None:
 # Docker, images, the model's files
 
 KEPT = "cluster-lab/kept:real"
-HUB = f"/home/{USER}/.cache/huggingface/hub"
-MODEL = f"{HUB}/{MODEL_FOLDER}"
+MODEL = f"/home/{USER}/.cache/huggingface/hub/{MODEL_FOLDER}"
 KEPT_MODEL = "/var/lib/kept-model"
 STRANGER = "stranger"
 HOOK = f"/{OWN}/bin/nvidia-container-runtime-hook"
-OTHER = f"FROM {KEPT}\nENV CLUSTER_LAB_OTHER=1\n"
 
 stop_docker = sh("pkill -TERM -x dockerd; while pgrep -x dockerd >/dev/null; do sleep 0.1; done")
 
@@ -219,7 +214,6 @@ cut_model = sh(
 
 LITTLE_KIB = 1_500_000
 GPU = "run/cluster-lab/gpu.json"
-STRANGER_MIB = 19_135
 CLOCK_OFFSET_S = 300
 OLLAMA_MODEL = "gemma3:27b"
 
@@ -263,7 +257,7 @@ def gpu_reads(**figures: Any) -> Act:
 def use_gpu(scene: Scene) -> None:
     start_inside(scene.init, "python3", "-c", "import time; time.sleep(1e9)", "unmanaged-on-gpu")
     wait = "for i in $(seq 50); do pgrep -f '[u]nmanaged-on-gpu' && exit 0; sleep 0.1; done; exit 1"
-    gpu_reads(apps={scene.shell(wait).split()[0]: STRANGER_MIB})(scene)
+    gpu_reads(apps={scene.shell(wait).split()[0]: 19_135})(scene)
 
 
 def heal_gpu(scene: Scene) -> None:
@@ -292,21 +286,17 @@ def power_on(scene: Scene) -> None:
         start_hosts(scene.place, scene.switch, [scene.spark])
 
 
-ALL = (
-    Fault("link-down", "the fabric's cable is pulled: both twins down", cables("down", *CABLED), cables("up", *CABLED)),
-    Fault("one-twin", "the second twin of the fabric is down", cables("down", CABLED[1]), cables("up", *CABLED)),
-    Fault("unreachable", "the management cable is pulled: SSH times out", cables("down", None), cables("up", None)),
-    Fault("mtu", "MTU 1500 on this host's fabric netdevs", fabric_mtu(1500), fabric_mtu(FABRIC_MTU)),
-    Fault("no-ipv4", "no IPv4 address on the fabric netdevs", take_addresses, give_addresses),
-    Fault(
-        "other-port",
-        "the cable is in port 0 here, in port 1 elsewhere",
-        recable(CABLED, PORTS[:2]),
-        recable(PORTS[:2], CABLED),
+FAULTS = {
+    "link-down": Fault("the fabric's cable is pulled: both twins down", cables("down", *CABLED), cables("up", *CABLED)),
+    "one-twin": Fault("the second twin of the fabric is down", cables("down", CABLED[1]), cables("up", *CABLED)),
+    "unreachable": Fault("the management cable is pulled: SSH times out", cables("down", None), cables("up", None)),
+    "mtu": Fault("MTU 1500 on this host's fabric netdevs", fabric_mtu(1500), fabric_mtu(FABRIC_MTU)),
+    "no-ipv4": Fault("no IPv4 address on the fabric netdevs", take_addresses, give_addresses),
+    "other-port": Fault(
+        "the cable is in port 0 here, in port 1 elsewhere", recable(CABLED, PORTS[:2]), recable(PORTS[:2], CABLED)
     ),
-    Fault("counters-still", "the HCAs' byte counters stand still", hold_counters, free_counters),
-    Fault(
-        "host-key",  # as after a reinstallation; known_hosts keeps the old one
+    "counters-still": Fault("the HCAs' byte counters stand still", hold_counters, free_counters),
+    "host-key": Fault(  # as after a reinstallation; known_hosts keeps the old one
         "the host's SSH key has changed",
         steps(
             sh(f"test -e {KEY}.kept || (cp -p {KEY} {KEY}.kept && cp -p {KEY}.pub {KEY}.kept.pub)"),
@@ -315,78 +305,63 @@ ALL = (
         ),
         steps(sh(f"test ! -e {KEY}.kept || (mv {KEY}.kept {KEY} && mv {KEY}.kept.pub {KEY}.pub)"), restart_sshd),
     ),
-    Fault(UNKNOWN_KEY, "the host's SSH key is not in known_hosts", forget_host_key, learn_host_key),
-    Fault("no-ssh", "sshd is not running: connection refused", stop_sshd, restart_sshd),
-    Fault(
-        "no-docker",
+    UNKNOWN_KEY: Fault("the host's SSH key is not in known_hosts", forget_host_key, learn_host_key),
+    "no-ssh": Fault("sshd is not running: connection refused", stop_sshd, restart_sshd),
+    "no-docker": Fault(
         "the user is not in group docker",  # sessions that are open keep it
         sh(f"gpasswd -d {USER} docker >/dev/null 2>&1; true"),
         sh(f"gpasswd -a {USER} docker >/dev/null 2>&1"),
     ),
-    Fault(
-        "no-sudo",
+    "no-sudo": Fault(
         "sudo asks for a password",
         sh(f"rm -f {SUDOERS}"),
         sh('umask 227; rm -f "$2"; echo "$1 ALL=(ALL) NOPASSWD: ALL" >"$2"', USER, SUDOERS),
     ),
-    Fault("port-taken", "another program listens on port 8000", take_port, sh("pkill -f 'http[.]server 8000'; true")),
-    Fault("docker-down", "dockerd is not running", stop_docker, start_docker),
-    Fault(
-        "no-gpu",
+    "port-taken": Fault("another program listens on port 8000", take_port, sh("pkill -f 'http[.]server 8000'; true")),
+    "docker-down": Fault("dockerd is not running", stop_docker, start_docker),
+    "no-gpu": Fault(
         "Docker knows no GPU driver: --gpus all is refused",
         hook_moved(HOOK, f"{HOOK}.kept"),
         hook_moved(f"{HOOK}.kept", HOOK),
     ),
-    Fault("no-image", f"{REAL} is not on this host", in_place_of_image('docker rmi "$1"', REAL), restore_image),
-    Fault(
-        "no-ray",
-        f"{REAL} names an image without Ray",
-        in_place_of_image('docker tag "$1" "$2"', NO_RAY, REAL),
-        restore_image,
+    "no-image": Fault(f"{REAL} is not on this host", in_place_of_image('docker rmi "$1"', REAL), restore_image),
+    "no-ray": Fault(
+        f"{REAL} names an image without Ray", in_place_of_image('docker tag "$1" "$2"', NO_RAY, REAL), restore_image
     ),
-    Fault(
-        "other-image",
+    "other-image": Fault(
         f"{REAL} names other content on this host",
-        in_place_of_image('printf "%s" "$1" | docker build -q -t "$2" -', OTHER, REAL),
+        in_place_of_image(
+            'printf "%s" "$1" | docker build -q -t "$2" -', f"FROM {KEPT}\nENV CLUSTER_LAB_OTHER=1\n", REAL
+        ),
         restore_image,
     ),
-    Fault(
-        "no-model",
-        "the model is not in the Hugging Face cache",
-        sh(f"test ! -e {MODEL} || mv {MODEL} {KEPT_MODEL}"),
-        restore_model,
+    "no-model": Fault(
+        "the model is not in the Hugging Face cache", sh(f"test ! -e {MODEL} || mv {MODEL} {KEPT_MODEL}"), restore_model
     ),
-    Fault("cut-model", "the model's weight file ends half-way", cut_model, restore_model),
-    Fault(
-        STRANGER,
+    "cut-model": Fault("the model's weight file ends half-way", cut_model, restore_model),
+    STRANGER: Fault(
         "an unmanaged container runs",
         sh(f"docker run -d --name {STRANGER} --network host --gpus all --entrypoint sleep {REAL} infinity"),
         sh(f"docker rm -f {STRANGER} >/dev/null 2>&1; true"),
     ),
-    Fault("low-memory", "MemAvailable reads 1.4 GiB", fill_memory, empty_memory),
-    Fault(
-        "clock",
-        f"the clock is {CLOCK_OFFSET_S} s ahead for new SSH sessions (not for Docker)",
-        set_clock,
-        give_sshd_config,
+    "low-memory": Fault("MemAvailable reads 1.4 GiB", fill_memory, empty_memory),
+    "clock": Fault(
+        f"the clock is {CLOCK_OFFSET_S} s ahead for new SSH sessions (not for Docker)", set_clock, give_sshd_config
     ),
-    Fault(
-        "power-cap",  # the GPU that needs a power drain
+    "power-cap": Fault(  # the GPU that needs a power drain
         "the GPU is capped at 16 W and 640 MHz",
         gpu_reads(power_w=16.4, sm_mhz=640, utilization=96, temperature=47, reasons=["sw_power_cap"]),
         heal_gpu,
     ),
-    Fault(
-        "wedged",
+    "wedged": Fault(
         "nvidia-smi shows a hung engine: busy at 20 W",
         gpu_reads(power_w=20.3, sm_mhz=2405, utilization=95, temperature=51, reasons=[]),
         heal_gpu,
     ),
-    Fault("gpu-stranger", "another program's process holds 19 GB of GPU memory", use_gpu, heal_gpu),
-    Fault("ollama", f"Ollama has {OLLAMA_MODEL} loaded", load_ollama, sh("pkill -f '[o]llama (serve|runner)'; true")),
-    Fault("killed", "the host is off: nothing answers (mend boots it)", cut_power, power_on),
-    Fault(
-        "reboot", "the host reboots: new boot id, containers exited", steps(cut_power, power_on), steps(), instant=True
+    "gpu-stranger": Fault("another program's process holds 19 GB of GPU memory", use_gpu, heal_gpu),
+    "ollama": Fault(f"Ollama has {OLLAMA_MODEL} loaded", load_ollama, sh("pkill -f '[o]llama (serve|runner)'; true")),
+    "killed": Fault("the host is off: nothing answers (mend boots it)", cut_power, power_on),
+    "reboot": Fault(
+        "the host reboots: new boot id, containers exited", steps(cut_power, power_on), steps(), instant=True
     ),
-)
-FAULTS = {fault.name: fault for fault in ALL}
+}

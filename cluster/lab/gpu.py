@@ -59,9 +59,7 @@ def nodes(number: int, dev: Path = Path("/dev")) -> list[tuple[str, int, int]]:
 
     The others' names must exist: a process of root would make them otherwise.
     """
-    found = []
-    for at, path in enumerate(cards(dev), 1):
-        found.append((path.name, *(_numbers(path) if at == number else NULL)))
+    found = [(path.name, *(_numbers(path) if at == number else NULL)) for at, path in enumerate(cards(dev), 1)]
     return found + [(name, *_numbers(dev / name)) for name in BESIDE if (dev / name).exists()]
 
 
@@ -110,10 +108,8 @@ def libraries(*names: str) -> list[str]:
 
 def shown(place: Place) -> dict[str, list[str]]:
     """What hosts see of this machine, read-only, by place on the host."""
-    return {
-        "opt/cluster-lab/engine": [str(engine(place).resolve())],
-        **{f"{MACHINE[1:]}{folder}": [folder] for folder in folders(place)},
-    }
+    machine = {f"{MACHINE[1:]}{folder}": [folder] for folder in folders(place)}
+    return {"opt/cluster-lab/engine": [str(engine(place).resolve())]} | machine
 
 
 def binds(place: Place) -> list[tuple[str, str]]:
@@ -139,9 +135,8 @@ def smi() -> str:
 
 def environment() -> dict[str, str]:
     """Variables of an image."""
-    found = {name: value for name, value in os.environ.items() if CARRIED.fullmatch(name) and name not in NOT_CARRIED}
-    path = "/opt/engine/bin:" + os.environ["PATH"]
-    return {**{name: value for name, value in found.items() if value}, "PATH": path}
+    names = [name for name in os.environ if CARRIED.fullmatch(name) and name not in NOT_CARRIED and os.environ[name]]
+    return {name: os.environ[name] for name in names} | {"PATH": "/opt/engine/bin:" + os.environ["PATH"]}
 
 
 def image_tar(place: Place) -> Path:

@@ -1,4 +1,4 @@
-"""The lab's images, built once by a Docker daemon of the lab; hosts start with a copy of its data root.
+"""The lab's images, built once by a Docker daemon of the lab, and hosts that start with a copy of its data root.
 
 cluster-lab/vllm:real     vLLM on CPU and Ray, as they are
 cluster-lab/vllm:no-ray   the same without Ray, as the official images come
@@ -12,18 +12,28 @@ import json
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cluster.errors import ClusterError
-from cluster.lab import gpu
-from cluster.lab.engine import additions, engine, hash_of, lab_files, without_ray
+from cluster.lab import gpu, wires
+from cluster.lab.engine import additions, engine, hash_of, lab_files, toy_models, without_ray
 from cluster.lab.place import HostPlace, Place
 from cluster.lab.program import made_once, run
 from cluster.lab.rootfs import image_tar
 from cluster.lab.shape import HUB_URL, Spark
-from cluster.lab.spark import await_docker, await_init, boot, end, enter_words, inside, lay_out, start_daemons
+from cluster.lab.spark import (
+    await_docker,
+    await_init,
+    await_ssh,
+    boot,
+    end,
+    enter_words,
+    inside,
+    lay_out,
+    start_daemons,
+)
 
 BASE = "cluster-lab/base:bookworm"
 REAL, NO_RAY, QUICK = "cluster-lab/vllm:real", "cluster-lab/vllm:no-ray", "cluster-lab/vllm:quick"
@@ -111,6 +121,25 @@ def give_images(place: Place, host: HostPlace) -> None:
     part.rename(host.docker)
 
 
+def start_hosts(place: Place, switch: int, sparks: Sequence[Spark]) -> None:
+    """Boot hosts that do not run, side by side, and wait until SSH and Docker answer. Their files stay as they are."""
+    shown = shown_engines(place)
+    booted = []
+    for spark in sparks:
+        end(place, [spark])
+        host = place.host(spark.name)
+        if not host.boot.exists():
+            lay_out(place, spark, toy_models(place))
+            give_images(place, host)
+        booted.append((spark, boot(place, spark, shown=shown)))
+    for spark, first in booted:
+        wires.plug_in(switch, spark, await_init(place, spark))
+        start_daemons(place.host(spark.name), first)
+    for spark in sparks:
+        await_ssh(spark)
+        await_docker(await_init(place, spark))
+
+
 def _build(place: Place, tar: Path, kept: Path) -> None:
     """Boot a host without wires, build in its Docker, end it; keep its data root and what a registry serves."""
     host = place.host(BUILDER.name)
@@ -137,8 +166,7 @@ def _build(place: Place, tar: Path, kept: Path) -> None:
             inside(init, ["docker", "build", "-q", "-t", kind, "-f", f"/srv/{number}", "/srv"], timeout_s=300)
         inside(init, ["docker", "save", "-o", "/srv/saved.tar", *images], timeout_s=120)
         lay_out_registry(host.upper / "srv/saved.tar", kept / "registry")
-        inside(init, ["pkill", "-TERM", "-x", "dockerd"])
-        inside(init, ["sh", "-c", "while pgrep -x dockerd; do sleep 0.1; done"])
+        inside(init, ["sh", "-c", "pkill -TERM -x dockerd; while pgrep -x dockerd; do sleep 0.1; done"])
     finally:
         end(place, [BUILDER])
     shutil.move(host.docker, kept / "root")
@@ -174,8 +202,7 @@ def lay_out_registry(saved: Path, registry: Path) -> None:
             for tag in image["RepoTags"]:
                 name, _, version = tag.rpartition(":")
                 (registry / "manifests" / name).mkdir(parents=True, exist_ok=True)
-                up = [".."] * (name.count("/") + 1)
-                (registry / "manifests" / name / version).symlink_to(Path(*up, digest_of(data)))
+                (registry / "manifests" / name / version).symlink_to("../" * (name.count("/") + 1) + digest_of(data))
 
 
 def digest_of(data: bytes) -> str:

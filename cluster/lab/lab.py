@@ -5,20 +5,18 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
-from functools import partial
 from pathlib import Path
 
 from cluster.errors import ClusterError, UsageError
 from cluster.lab import gpu, wires
 from cluster.lab.engine import PYTHON, toy_models
-from cluster.lab.faults import FAULTS, Scene, cut_power, power_on
-from cluster.lab.images import docker_images, shown_engines
+from cluster.lab.faults import FAULTS, UNKNOWN_KEY, Scene, cut_power, power_on
+from cluster.lab.images import docker_images, shown_engines, start_hosts
 from cluster.lab.place import LabRecord, Place, building, locked, purge, read_record, write_record
 from cluster.lab.program import run, say
 from cluster.lab.rootfs import host_root
-from cluster.lab.shape import MAX_HOSTS, Spark
-from cluster.lab.spark import CGROUPS, end, is_up
-from cluster.lab.start import start_hosts, write_access
+from cluster.lab.shape import MAX_HOSTS, Spark, inventory_text
+from cluster.lab.spark import CGROUPS, end, host_key, is_up
 
 PACKAGES = {
     "debootstrap": "debootstrap",
@@ -64,14 +62,21 @@ def up(place: Place, wanted: int | None, *, with_gpus: bool = False) -> None:
         say(f"{count} hosts are up: {', '.join(f'{spark.name} {spark.management}' for spark in record.sparks)}")
 
 
+def write_access(place: Place, record: LabRecord) -> None:
+    """The inventory and the host keys that a fault does not hide."""
+    known = [spark for spark in record.sparks if UNKNOWN_KEY not in record.faults.get(spark.name, [])]
+    place.known_hosts.write_text("".join(host_key(place, spark) for spark in known))
+    place.inventory.write_text(inventory_text(record.sparks, str(place.key), str(place.known_hosts)))
+
+
 def demand_root() -> None:
     """Raises UsageError unless this is root on Linux."""
-    unsupported = partial(UsageError, code="lab-unsupported")
-    if not hasattr(os, "geteuid") or not Path("/proc/self/ns/net").exists():
-        raise unsupported("the lab requires Linux: it is made of namespaces", remedy="run it on a Debian 12 machine")
+    if not Path("/proc/self/ns/net").exists():
+        what, remedy = "the lab requires Linux: it is made of namespaces", "run it on a Debian 12 machine"
+        raise UsageError(what, code="lab-unsupported", remedy=remedy)
     if os.geteuid() != 0:
         what = "the lab requires root: it makes network namespaces, mounts and Docker daemons"
-        raise unsupported(what, remedy="run it as root, e.g. sudo cluster lab up")
+        raise UsageError(what, code="lab-unsupported", remedy="run it as root, e.g. sudo cluster lab up")
 
 
 def install_packages(place: Place) -> None:
@@ -89,9 +94,8 @@ def install_packages(place: Place) -> None:
         raise UsageError(f"missing on this machine: {', '.join(names)}", code="program-missing", remedy="install them")
     say(f"installing {', '.join(names)}")
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    run(["apt-get", "update", "-qq"], env=env, log=place.log, timeout_s=600)
-    words = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *names]
-    run(words, env=env, log=place.log, timeout_s=900)
+    for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *names]):
+        run(["apt-get", *words], env=env, log=place.log, timeout_s=900)
 
 
 def prepare(place: Place) -> None:
@@ -99,11 +103,8 @@ def prepare(place: Place) -> None:
     install_packages(place)
     version = run([PYTHON, "-c", "import sys; print(*sys.version_info[:2])"]) if Path(PYTHON).exists() else ""
     if version.split() != ["3", "11"] and not place.gpu:
-        raise UsageError(
-            f"{PYTHON} is not Python 3.11, so an engine made here would not run in the lab's Debian 12 image",
-            code="lab-unsupported",
-            remedy="run the lab on Debian 12",
-        )
+        what = f"{PYTHON} is not Python 3.11, so an engine made here would not run in the lab's Debian 12 image"
+        raise UsageError(what, code="lab-unsupported", remedy="run the lab on Debian 12")
     with building(place):
         host_root(place)
         shown_engines(place)
@@ -132,8 +133,7 @@ def clear(place: Place, record: LabRecord) -> None:
     left = [path.name.removeprefix("spark") for path in (place.root / "hosts").glob("spark*")]
     end(place, [Spark(int(number), record.number) for number in left])
     wires.end_switches(place, record.number)
-    for folder in ("hosts", "still"):
-        shutil.rmtree(place.root / folder, ignore_errors=True)
+    shutil.rmtree(place.root / "hosts", ignore_errors=True)
 
 
 def status(place: Place) -> list[str]:

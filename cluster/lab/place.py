@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from cluster.errors import LockedError, UsageError
-from cluster.lab.shape import Spark, sparks
+from cluster.lab.shape import Spark
 
 DEFAULT = "/var/lib/cluster-lab"
 
@@ -21,11 +21,12 @@ class HostPlace:
     """Where one host keeps its files; `lab down` removes them all.
 
     `upper` differs from the root file system that all hosts share, `docker` is Docker's data root, `boot` is what
-    `inside/init.py` reads.
+    `inside/init.py` reads, `still` holds its counters.
     """
 
     def __init__(self, root: Path) -> None:
-        self.root, self.upper, self.docker, self.boot = root, root / "upper", root / "docker", root / "boot.json"
+        self.root, self.upper, self.docker = root, root / "upper", root / "docker"
+        self.boot, self.still = root / "boot.json", root / "still"
 
 
 @dataclass
@@ -65,7 +66,7 @@ class LabRecord:
 
     @property
     def sparks(self) -> tuple[Spark, ...]:
-        made = sparks(self.hosts, self.number)
+        made = (Spark(number, self.number) for number in range(1, self.hosts + 1))
         return tuple(replace(spark, memory_gib=self.memory.get(spark.name, 0)) for spark in made)
 
 
@@ -104,25 +105,18 @@ def locked(place: Place) -> Iterator[None]:
     place.root.mkdir(parents=True, exist_ok=True, mode=0o755)
     strange = [path for path in place.root.iterdir() if path.name != "cache"]
     if strange and not (place.root / ".lock").exists():
-        raise UsageError(
-            f"{place.root} is not empty and no lab's directory", code="lab-dir", remedy="name another one: --dir DIR"
-        )
-    handle = os.open(place.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+        what = f"{place.root} is not empty and no lab's directory"
+        raise UsageError(what, code="lab-dir", remedy="name another one: --dir DIR")
+    with open(os.open(place.root / ".lock", os.O_RDWR | os.O_CREAT, 0o600), "r+", errors="replace") as file:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.read(handle, 100).decode("utf-8", "replace").strip()
-            raise LockedError(
-                f"another lab command works in {place.root} (process {holder or 'unknown'})",
-                code="lab-busy",
-                remedy="wait for it, or end it; the next `cluster lab up` or `down` cleans up",
-            ) from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            what = f"another lab command works in {place.root} (process {file.read().strip() or 'unknown'})"
+            remedy = "wait for it, or end it; the next `cluster lab up` or `down` cleans up"
+            raise LockedError(what, code="lab-busy", remedy=remedy) from None
+        file.truncate(0)
+        print(os.getpid(), file=file, flush=True)
         yield
-    finally:
-        os.close(handle)
 
 
 BUILT = ("host-root*", "image-root*", "engine*", "model*", "images*", "debs", ".lock")

@@ -69,8 +69,7 @@ def mirror() -> list[str]:
         uris, suites = re.search(r"^URIs: *(\S+)", text, re.M), re.search(r"^Suites: *(.*)$", text, re.M)
         if uris and suites and SUITE in suites[1].split():
             return [uris[1]]
-        line = re.search(rf"^deb (?:\[[^]]*\] )?(\S+) {SUITE} main", text, re.M)
-        if line:
+        if line := re.search(rf"^deb (?:\[[^]]*\] )?(\S+) {SUITE} main", text, re.M):
             return [line[1]]
     return []
 
@@ -87,18 +86,16 @@ def _debootstrap(place: Place, root: Path, packages: tuple[str, ...]) -> None:
         shutil.rmtree(root / folder, ignore_errors=True)
 
 
-def host_files(spark: Spark, key: str) -> dict[str, tuple[str, int, bool]]:
-    """Files that differ between hosts, by path: (text, mode, owned by the user)."""
-    name = spark.name
+def host_files(spark: Spark, key: str) -> dict[str, tuple[str, int]]:
+    """Files that differ between hosts, by path: (text, mode)."""
+    name, outside = spark.name, f"{management_of(spark.lab, 2)} {OUTSIDE}"
     machine_id = uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}.{spark.lab}.cluster-lab").hex
-    names = (
-        f"127.0.0.1 localhost\n127.0.1.1 {name}\n::1 localhost ip6-localhost\n{management_of(spark.lab, 2)} {OUTSIDE}\n"
-    )
+    names = f"127.0.0.1 localhost\n127.0.1.1 {name}\n::1 localhost ip6-localhost\n{outside}\n"
     return {
-        "etc/hostname": (f"{name}\n", 0o644, False),
-        "etc/hosts": (names, 0o644, False),
-        "etc/resolv.conf": ("", 0o644, False),
-        "etc/ssh/sshd_config": (SSHD_CONFIG, 0o644, False),
-        "etc/machine-id": (f"{machine_id}\n", 0o444, False),
-        f"home/{USER}/.ssh/authorized_keys": (key, 0o600, True),
+        "etc/hostname": (f"{name}\n", 0o644),
+        "etc/hosts": (names, 0o644),
+        "etc/resolv.conf": ("", 0o644),
+        "etc/ssh/sshd_config": (SSHD_CONFIG, 0o644),
+        "etc/machine-id": (f"{machine_id}\n", 0o444),
+        f"home/{USER}/.ssh/authorized_keys": (key, 0o600),
     }

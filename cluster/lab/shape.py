@@ -52,7 +52,8 @@ class Spark:
         return management_of(self.lab, 10 + self.number)
 
     def fabric(self, port: Function) -> str:
-        return f"{port.subnet}.{10 + self.number}"
+        """Its address on a port; empty without a cable."""
+        return f"{port.subnet}.{10 + self.number}" if port.subnet else ""
 
     def mac(self, wire: int) -> str:
         """A locally administered MAC address that stays the same over reboots; `wire` 0 is management, 1… PORTS."""
@@ -70,10 +71,6 @@ def management_of(lab: int, number: int) -> str:
 
 def netdev_of(lab: int) -> str:
     return f"cllab{lab}"
-
-
-def sparks(count: int, lab: int = 0) -> tuple[Spark, ...]:
-    return tuple(Spark(number, lab) for number in range(1, count + 1))
 
 
 def inventory_text(hosts: tuple[Spark, ...], key: str, known_hosts: str) -> str:

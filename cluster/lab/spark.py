@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -53,10 +54,10 @@ def lay_out(place: Place, spark: Spark, models: Path | None) -> None:
     for folder in (host.upper, host.docker, host.root / "work", host.root / "mnt"):
         folder.mkdir(parents=True, exist_ok=True)
     key = place.key.with_suffix(".pub").read_text() if place.key.exists() else ""
-    for name, (text, mode, owned) in host_files(spark, key).items():
+    for name, (text, mode) in host_files(spark, key).items():
         _write(host.upper / name, text.encode(), mode)
-        if owned:
-            (host.upper / name).parent.chmod(0o700)
+    home = host.upper / "home" / USER
+    (home / ".ssh").chmod(0o700)
     for target, source in PROGRAMS.items():
         _write(host.upper / target, (lab_files() / source).read_bytes(), 0o755)
     if place.gpu:
@@ -66,7 +67,6 @@ def lay_out(place: Place, spark: Spark, models: Path | None) -> None:
     if place.key.exists() and not own_key.exists():
         own_key.parent.mkdir(parents=True, exist_ok=True)
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", spark.name, "-f", str(own_key)])
-    home = host.upper / "home" / USER
     if models:
         hub = home / ".cache/huggingface/hub"
         shutil.rmtree(hub, ignore_errors=True)
@@ -97,10 +97,11 @@ def boot(place: Place, spark: Spark, *, shown: dict[str, list[str]], wire: bool 
 
     `shown` has folders of this machine by their place on the host: read-only, one over the other.
     """
-    host, ports = place.host(spark.name), []
-    for index, port in enumerate(PORTS):
-        address = spark.fabric(port) if port.subnet else ""
-        ports.append({"hca": port.hca, "netdev": port.netdev, "mac": spark.mac(index + 1), "address": address})
+    host = place.host(spark.name)
+    ports = [
+        {"hca": port.hca, "netdev": port.netdev, "mac": spark.mac(wire), "address": spark.fabric(port)}
+        for wire, port in enumerate(PORTS, 1)
+    ]
     words = {
         "name": spark.name,
         "product": GPU_PRODUCT_NAME if place.gpu else PRODUCT_NAME,
@@ -127,13 +128,9 @@ def memory_words(spark: Spark) -> dict[str, Any]:
     """How a host's memory is limited: in a cgroup (v1) whose limit its processes and containers share; one of cgroup2,
     where the kernel has it beside, measures their pressure."""
     limit, own = int(spark.memory_gib * 2**30), spark.cgroup.strip("/")
+    group = str(CGROUPS / "memory" / own)
     pressure = str(CGROUPS / "unified" / own) if (CGROUPS / "unified/memory.pressure").exists() else None
-    return {
-        "limit": limit,
-        "group": str(CGROUPS / "memory" / own),
-        "pressure": pressure,
-        "meminfo": meminfo(limit, 0, {}),
-    }
+    return {"limit": limit, "group": group, "pressure": pressure, "meminfo": meminfo(limit, 0, {})}
 
 
 def start_daemons(host: HostPlace, first: subprocess.Popen[str]) -> None:
@@ -219,12 +216,9 @@ def _kill(place: Place, spark: Spark) -> bool:
 
 def _is_first(pid: int) -> bool:
     """Whether a process is the first of a process namespace below this one."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-    row = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
-    return len(row) > 1 and row[-1] == "1"
+    with contextlib.suppress(OSError):
+        return re.search(r"^NSpid:.*\d\t1$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE) is not None
+    return False
 
 
 def _sweep_cgroups(place: Place, spark: Spark) -> bool:

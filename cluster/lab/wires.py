@@ -70,9 +70,8 @@ def new_switch(place: Place, *, images: Path, models: Path) -> int:
     while True:
         number = next((one for one in LAB_NUMBERS if not (NETWORK / netdev_of(one)).exists()), None)
         if number is None:
-            raise ClusterError(
-                f"{len(LAB_NUMBERS)} labs are up on this machine", code="lab-busy", remedy="take one down"
-            )
+            what = f"{len(LAB_NUMBERS)} labs are up on this machine"
+            raise ClusterError(what, code="lab-busy", remedy="take one down")
         try:
             make_switch(place, number, images=images, models=models)
             return number
@@ -98,9 +97,8 @@ def make_switch(place: Place, number: int, *, images: Path, models: Path) -> Non
     own = netdev_of(number)
     rows = ["link set lo up", "link add mgmt type bridge", "link set mgmt up"]
     rows.append(f"addr add {management_of(number, 2)}/24 dev mgmt")
-    for index, port in enumerate(PORTS):
-        if port in CABLED:
-            rows += [f"link add fabric{index} mtu {FABRIC_MTU} type bridge", f"link set fabric{index} up"]
+    for index in map(PORTS.index, CABLED):
+        rows += [f"link add fabric{index} mtu {FABRIC_MTU} type bridge", f"link set fabric{index} up"]
     rows.append(f"link add machine type veth peer name {own} netns {os.getpid()}")
     rows.append("link set machine master mgmt up")
     ip_in(daemon.pid, rows)
@@ -116,18 +114,17 @@ def plug_in(switch: int, spark: Spark, init: int) -> None:
     old = "".join(f"link del {_end(wire, spark)}\n" for wire in range(len(PORTS) + 1))
     words = ["nsenter", "--target", str(switch), "--net", "ip", "-force", "-batch", "-"]
     subprocess.run(words, input=old, text=True, capture_output=True, check=False)
-    wires = [f"link add {_end(0, spark)} type veth peer name {MANAGEMENT_NETDEV} address {spark.mac(0)} netns {init}"]
-    wires.append(f"link set {_end(0, spark)} master mgmt up")
-    inside = ["link set lo up", f"addr add {spark.management}/24 dev {MANAGEMENT_NETDEV}"]
-    inside.append(f"link set {MANAGEMENT_NETDEV} up")
+    own, netdev = _end(0, spark), MANAGEMENT_NETDEV
+    wires = [f"link add {own} type veth peer name {netdev} address {spark.mac(0)} netns {init}"]
+    wires.append(f"link set {own} master mgmt up")
+    inside = ["link set lo up", f"addr add {spark.management}/24 dev {netdev}", f"link set {netdev} up"]
     for index, port in enumerate(PORTS):
         end = _end(index + 1, spark)
         peer = f"peer name {port.netdev} address {spark.mac(index + 1)} mtu {FABRIC_MTU} netns {init}"
         wires.append(f"link add {end} mtu {FABRIC_MTU} type veth {peer}")
         if port in CABLED:
             wires.append(f"link set {end} master fabric{index} up")
-            inside.append(f"addr add {spark.fabric(port)}/24 dev {port.netdev}")
-            inside.append(f"link set {port.netdev} up")
+            inside += [f"addr add {spark.fabric(port)}/24 dev {port.netdev}", f"link set {port.netdev} up"]
     ip_in(switch, wires)
     ip_in(init, inside)
 

@@ -106,8 +106,9 @@ def _packed(kept: Sequence[KeptLayers]) -> Iterable[Group]:
     buckets: dict[tuple[object, ...], list[KeptLayers]] = defaultdict(list)
     for one in kept:
         buckets[(one.kind, one.window, one.copied, one.block if one.kind != "state" else 0)].append(one)
+    layers = {key: {one.layers for one in bucket} for key, bucket in buckets.items()}
     # a bucket whose pages have the same number of layers repeats as a pattern, and may be split
-    repeats = {key: max(one.layers for one in bucket) for key, bucket in buckets.items() if _is_pattern(bucket)}
+    repeats = {key: max(own) for key, own in layers.items() if len(own) == 1}
     floor = max((repeats[key] for key in repeats if len(buckets[key]) > 1), default=0)
     each = _least_padding(list(repeats.values()), floor) if floor else 0
 
@@ -127,10 +128,6 @@ def _packed(kept: Sequence[KeptLayers]) -> Iterable[Group]:
             parts = max(parts, math.ceil(sum(one.layers for one in bucket) / max(anchor // bucket[0].page, 1)))
         for _ in range(parts):
             yield tuple(replace(one, layers=math.ceil(one.layers / parts)) for one in bucket)
-
-
-def _is_pattern(bucket: Sequence[KeptLayers]) -> bool:
-    return len({one.layers for one in bucket}) == 1
 
 
 def _least_padding(counts: Sequence[int], least: int) -> int:

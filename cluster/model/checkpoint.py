@@ -46,13 +46,12 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`id`: hub id or path; `commit` is empty for a directory outside a hub cache. `config`: config.json;
-    `quantization`: hf_quant_config.json, empty without; `files`: how many hold the tensors."""
+    """`id`: hub id or path; `commit` is empty for a directory outside a hub cache. `config`: config.json, with the
+    quantization of hf_quant_config.json where it has none, as vLLM reads both; `files`: how many hold the tensors."""
 
     id: str
     commit: str
     config: dict[str, Any]
-    quantization: dict[str, Any]
     tensors: tuple[Tensor, ...]
     files: int
 
@@ -143,21 +142,18 @@ def _read(id: str, commit: str, names: Collection[str], read: Read, where: str) 
     """All of a checkpoint whose files have these names; `where` is for errors."""
     sizes = _weight_files(names, read, where)
     if missing := sorted(set(sizes) - set(names)):
-        what = (
-            f"{len(missing)} of {len(sizes)} weight files missing: {', '.join(missing[:3])}{', …' * (len(missing) > 3)}"
-        )
-        raise UsageError(
-            what, code="checkpoint-shard-missing", where=where, remedy="get the model again, or another revision"
-        )
+        shown, remedy = ", ".join(missing[:3]) + ", …" * (len(missing) > 3), "get the model again, or another revision"
+        what = f"{len(missing)} of {len(sizes)} weight files missing: {shown}"
+        raise UsageError(what, code="checkpoint-shard-missing", where=where, remedy=remedy)
     if "config.json" not in names:
         raise UsageError("no config.json beside the weights", code="checkpoint-invalid", where=where)
     config = _document("config.json", read, where)
-    quantization = "hf_quant_config.json"
-    quantized = _document(quantization, read, where) if quantization in names else {}
+    if config.get("quantization_config") is None and "hf_quant_config.json" in names:  # ModelOpt 0.29 and before
+        config["quantization_config"] = _document("hf_quant_config.json", read, where)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         headers = pool.map(lambda name: _header(name, sizes[name], read, where), sorted(sizes))
         tensors = {tensor.name: tensor for header in headers for tensor in header}
-    return Checkpoint(id, commit, config, quantized, tuple(tensors.values()), len(sizes))
+    return Checkpoint(id, commit, config, tuple(tensors.values()), len(sizes))
 
 
 def _weight_files(names: Collection[str], read: Read, where: str) -> Mapping[str, int]:
@@ -206,10 +202,9 @@ def _header(name: str, expected: int, read: Read, where: str) -> list[Tensor]:
         return UsageError(what, code="checkpoint-cut", where=where, remedy="get this file again, or another revision")
 
     def other(why: str) -> UsageError:
-        pointer = "a Git LFS pointer; git lfs pull gets the file" * start.startswith(b"version https://git-lfs")
-        return UsageError(
-            f"{name} is no safetensors file: {why}", code="checkpoint-not-safetensors", where=where, remedy=pointer
-        )
+        remedy = "a Git LFS pointer; git lfs pull gets the file" * start.startswith(b"version https://git-lfs")
+        what = f"{name} is no safetensors file: {why}"
+        return UsageError(what, code="checkpoint-not-safetensors", where=where, remedy=remedy)
 
     start, size = read(name, min(expected, LONGEST))
     length = int.from_bytes(start[:8], "little")
@@ -256,8 +251,8 @@ def _load(folder: Path, id: str, commit: str) -> Checkpoint | None:
 
 def _store(folder: Path, found: Checkpoint) -> None:
     """A disk that takes nothing costs the next reading its time, and no more."""
-    rows = {"config": found.config, "quantization": found.quantization, "files": found.files}
-    text = json.dumps({**rows, "tensors": [astuple(tensor) for tensor in found.tensors]})
+    tensors = [astuple(tensor) for tensor in found.tensors]
+    text = json.dumps({"config": found.config, "files": found.files, "tensors": tensors})
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(_kept(folder, found.id, found.commit), text.encode())

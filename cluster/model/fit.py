@@ -19,7 +19,7 @@ from cluster.config.recipe import AttentionLayers, Recipe
 from cluster.errors import UsageError
 from cluster.model.cache import Cache, cache_of
 from cluster.model.checkpoint import Checkpoint, known_checkpoint
-from cluster.model.layers import CacheFlags, KeptLayers, kept_layers, reading, text_of
+from cluster.model.layers import CacheFlags, KeptLayers, cache_dtype_of, kept_layers, reading, text_of
 from cluster.model.weights import RankWeights, Sharding, on_ranks
 from cluster.spark.gpu import CARDS, SPARK, Card
 from cluster.spark.memory import GIB
@@ -193,9 +193,8 @@ def utilization(recipe: Recipe) -> float:
     except ValueError:
         share = 0
     if not 0 < share <= 1:
-        raise UsageError(
-            f"vllm.gpu-memory-utilization: expected a number above 0 and at most 1, got {found!r}", code="not-in-range"
-        )
+        what = f"vllm.gpu-memory-utilization: expected a number above 0 and at most 1, got {found!r}"
+        raise UsageError(what, code="not-in-range")
     return share
 
 
@@ -214,13 +213,14 @@ def drafting(recipe: Recipe) -> Mapping[str, Any]:
 def serving_of(recipe: Recipe, asked: Asked, config: Mapping[str, Any]) -> CacheFlags:
     """What decides the cache, from a recipe's flags with vLLM's defaults on NVIDIA GPUs."""
     flags, text = serve_flags(recipe.vllm), text_of(config)
+    dtype = str(flags.get("kv-cache-dtype", "auto"))
     default = next(tokens for least, tokens in BATCHED_TOKENS if asked.memory >= least)
     latent = "kv_lora_rank" in text
     settled = asked.release is None or asked.release >= SETTLED_FROM
     asynchronous = settled and flags.get("async-scheduling", True) is not False
     return CacheFlags(
         tp=asked.tp,
-        cache_dtype=str(flags.get("kv-cache-dtype", "auto")),
+        cache_dtype=cache_dtype_of(config) if dtype == "auto" else dtype,
         state_dtype=str(flags.get("mamba-ssm-cache-dtype", "auto")),
         block=_count("block-size", flags.get("block-size", 64 if latent else 16)),
         batched_tokens=_count("max-num-batched-tokens", flags.get("max-num-batched-tokens", default)),

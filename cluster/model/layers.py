@@ -74,15 +74,31 @@ def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return inner if isinstance(inner, Mapping) else config
 
 
+def cache_dtype_of(config: Mapping[str, Any]) -> str:
+    """What kv-cache-dtype auto means: what the checkpoint's quantization asks for, else auto.
+
+    By `get_kv_cache_quant_algo_string` (ModelOpt) and `Attention` (compressed-tensors) of vLLM.
+    """
+    own, other = config.get("quantization_config"), config.get("compression_config")
+    given = own or other or text_of(config).get("quantization_config")
+    found: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    inner = found.get("quantization")
+    found = {**found, **inner} if isinstance(inner, Mapping) else found
+    asked = found.get("kv_cache_scheme") or found.get("kv_cache_quant_algo")
+    if isinstance(asked, Mapping):
+        asked = {"float8": "fp8", "float4": "nvfp4"}.get(f"{asked.get('type')}{asked.get('num_bits')}")
+    asked = str(asked).lower()
+    return asked if asked in ("fp8", "nvfp4") else "auto"
+
+
 @contextmanager
 def reading(what: str) -> Iterator[None]:
     """A config.json that says something else than a model's does is one UsageError."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, ZeroDivisionError) as error:
-        raise UsageError(
-            f"config.json: the {what} of this model cannot be counted: {error!r}", code="model-config-unknown"
-        ) from None
+        why = f"config.json: the {what} of this model cannot be counted: {error!r}"
+        raise UsageError(why, code="model-config-unknown") from None
 
 
 def kept_layers(config: Mapping[str, Any], serving: CacheFlags) -> tuple[KeptLayers, ...]:

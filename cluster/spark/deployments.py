@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -55,32 +55,17 @@ class DockerEnd:
     said: str
 
 
-NEVER = "0001-01-01T00:00:00Z"
-NEVER_ENDED = ("created", "running", "paused", "restarting")
-
-
 def containers_question() -> Question:
     """All containers, those of others too."""
     return far("containers", {}, limit=8 << 20)
 
 
 def parse_containers(answer: Answer) -> tuple[Container, ...] | Missing:
-    """All containers, with docker's ways of saying never made plain; or how docker failed."""
+    """All containers, or how docker failed."""
     if (value := find_section(answer, "failed")) is not None:
         end = as_shape(value, "containers", DockerEnd)
         return end if isinstance(end, Missing) else refuse(Answer(end.exit), "docker") or explain(end.said)
-    found = read_section(answer, "containers", tuple[Container, ...])
-    if isinstance(found, Missing):
-        return found
-    return tuple(
-        replace(
-            one,
-            exit_code=None if one.state in NEVER_ENDED else one.exit_code,
-            started_at=one.started_at.replace(NEVER, ""),
-            finished_at=one.finished_at.replace(NEVER, ""),
-        )
-        for one in found
-    )
+    return read_section(answer, "containers", tuple[Container, ...])
 
 
 DEPLOYMENT = "cluster.deployment"

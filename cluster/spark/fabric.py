@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_interface
+from ipaddress import IPv4Network, ip_interface
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing, known
 from cluster.spark.finding import Check, Finding, Level, twice
-from cluster.spark.links import Link, Links, Netdev, half_ports, is_crossed, port_of, subnets
+from cluster.spark.links import Link, Links, Netdev, Network, half_ports, is_crossed, port_of, subnets
 from cluster.spark.processes import PACKET_FILTER
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ writes."""
 DRIFT = Check("drift", "reboot-or-replace#the-fabric-is-not-what-it-was")
 """Warning: address, netdev or HCAs are not those that the deployment was started over."""
 
-Network = IPv4Network | IPv6Network
 N = TypeVar("N", IPv4Network, Network)
 RESTART = "run cluster down, then cluster up, to use the present links"
 

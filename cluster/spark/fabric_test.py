@@ -13,8 +13,8 @@ from cluster.spark.finding import Check, Finding, Level
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer
-    from cluster.spark.fabric import Fabric, HostFabric, Network
-    from cluster.spark.links import Link, Links
+    from cluster.spark.fabric import Fabric, HostFabric
+    from cluster.spark.links import Link, Links, Network
 
 FABRIC_SPEED = Check("fabric-speed", "it-is-slow#bandwidth")
 """`--fabric-test` only: fault at a degraded ConnectX's speed, warning below what a twin gives."""

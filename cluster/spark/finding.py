@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from cluster.errors import UNCHANGED, RefusedError
+from cluster.errors import RefusedError
 
 if TYPE_CHECKING:
     from cluster.spark.fact import Missing
@@ -114,7 +114,6 @@ def as_errors(faults: Sequence[Finding]) -> list[RefusedError]:
             f"{one.finding.what}: {one.finding.evidence}" if one.finding.evidence else one.finding.what,
             code=one.finding.check,
             where=f"{', '.join(one.hosts)}, check `{one.finding.check}`",
-            rolled_back=UNCHANGED,
             remedy=one.finding.remedy,
         )
         for one in share(faults)

@@ -235,6 +235,7 @@ _UNITS = {
     "utilization.gpu": re.compile(r"(?<![\d.])(\d{1,3}) ?%"),
     "power.draw": re.compile(r"(?<![\d.])(\d{1,4}(?:\.\d+)?) ?W(?:atts)?\b(?! \d)"),
     "clocks.sm": re.compile(r"(?<![\d.])(\d{2,4}) ?MHz"),
+    "clocks_event_reasons.active": re.compile(r"\b(0x[0-9a-fA-F]{16})\b"),
 }
 _CELLS = re.compile(
     r"(?:(?:NVIDIA [\w ]+|P\d+|[\d/]+ [\d:.]+|\[N/A\]), *)*"
@@ -252,15 +253,17 @@ _HELD = {
     "HW Power Brake Slowdown": "power brake",
 }
 _REASON = re.compile(rf"^[ \t]*({'|'.join(_HELD)}) +: Active$", re.MULTILINE)
+_IDLES = re.compile(r"^[ \t]*Idle +: Active$", re.MULTILINE)
 _UNKNOWN = re.compile(r"(?:(?:NVIDIA GB10|\[N/A\]|N/A|\[Not Supported\]|\d+(?:\.\d+)?), *)*(?:\[N/A\]|\d+)")
 _NAMES = {
     **dict.fromkeys(("clocks.current.sm", "clocks.gr", "clocks.current.graphics"), "clocks.sm"),
     **dict.fromkeys(("power.draw.instant", "power.draw.average", "pwr"), "power.draw"),
+    "clocks_throttle_reasons.active": "clocks_event_reasons.active",
     "pclk": "clocks.sm",
     "sm": "utilization.gpu",
     "mem": "utilization.memory",
 }
-_JUDGED = ("name", "power.draw", "clocks.sm", "utilization.gpu", "utilization.memory")
+_JUDGED = ("name", "power.draw", "clocks.sm", "utilization.gpu", "utilization.memory", "clocks_event_reasons.active")
 """What pasted rows are judged by."""
 Cells = dict[str, str]
 """Of one GPU, by nvidia-smi's names."""
@@ -276,11 +279,9 @@ def recognise(text: str) -> tuple[Gpu, ...] | None:
         rows = [long] if len(long) > 1 else [{} for _ in unknown]
     held = tuple(_HELD[name] for name in _REASON.findall(text))
     rows = rows or ([{}] if held else [])
-    found = []
-    for row in rows:
-        reasons = throttle_words(row.get("clocks_event_reasons.active") or row.get("clocks_throttle_reasons.active"))
-        found.append(replace(_gpu({name: row.get(name, "") for name in _JUDGED}), throttle=reasons or held or None))
-    return tuple(found) or None
+    idle = _IDLES.search(text) is not None
+    found = [_gpu({name: row.get(name, "") for name in _JUDGED}) for row in rows]
+    return tuple(replace(one, throttle=one.throttle or held or None, idle=one.idle or idle) for one in found) or None
 
 
 def _tables(lines: list[str]) -> Iterator[Cells]:

@@ -144,9 +144,8 @@ def check_platform(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
 def check_sudo(seen: Seen) -> Iterator[Finding]:
     """Without sudo everything works but dropping the page cache and reading the firewall."""
     if (own := known(seen.identity)) and not own.sudo:
-        what = (
-            f"{own.user} cannot use sudo without a password: the firewall is not known, the page cache is not dropped"
-        )
+        what = f"{own.user} cannot use sudo without a password"
+        what += ": the firewall is not known, the page cache is not dropped"
         visudo = f"on {seen.host}: sudo visudo -f /etc/sudoers.d/{own.user}"
         remedy = f"none is needed; {visudo}, if both shall be looked after"
         yield SUDO.note(seen.host, what, "sudo -n true: refused", remedy)

@@ -154,10 +154,6 @@ class Interface:
     is_up: bool
     addresses: tuple[str, ...] | None
 
-    @property
-    def is_fabric(self) -> bool:
-        return is_fabric(self.name)
-
     def networks(self) -> tuple[IPv4Network, ...]:
         return tuple(one.network for one in self.interfaces())
 

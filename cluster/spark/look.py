@@ -42,7 +42,7 @@ from cluster.spark.image import Image
 from cluster.spark.links import Links
 from cluster.spark.memory import GIB, Memory
 from cluster.spark.processes import EngineProcess, Listener
-from cluster.spark.request import Wanted
+from cluster.spark.request import Model, Wanted
 from cluster.spark.weights import Weights
 
 VERSIONS = Check("versions", "upgrade#driver-kernel-firmware")
@@ -61,20 +61,15 @@ IMAGE_ROOTS = ("/var/lib/docker", "/var/lib/containerd")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What to look for on one host. `data_dir` and `hf_home` may start with `~`. An empty image, model or drafter is
-    not asked for; a dummy one needs no weight files. `model_files` are paths in the model's directory. `thorough`:
-    also what only checks need: clock, GID tables, `FACTS`."""
+    """What to look for on one host. `data_dir` and `hf_home` may start with `~`. An empty image is not asked for.
+    `models`: a recipe's, at most two; `model_files` are paths in the first one's directory. `thorough`: also what only
+    checks need: clock, GID tables, `FACTS`."""
 
     image: str = ""
-    model: str = ""
-    revision: str = "main"
+    models: tuple[Model, ...] = ()
+    model_files: tuple[str, ...] = ()
     data_dir: str = "~/.local/share/cluster"
     hf_home: str = "~/.cache/huggingface"
-    dummy_weights: bool = False
-    dummy_drafter: bool = False
-    model_files: tuple[str, ...] = ()
-    drafter: str = ""
-    drafter_revision: str = "main"
     thorough: bool = False
 
 
@@ -172,13 +167,13 @@ def read(host: str, look: Look, answers: Sequence[Answer], asked: tuple[float, f
         docker=docker.parse(said["docker"]),
         containers=deployments.parse_containers(said["containers"]),
         image=image.parse(look.image, said["image"]) if look.image else NOT_ASKED,
-        weights=weights.parse(said["weights"]) if look.model else NOT_ASKED,
+        weights=weights.parse(said["weights"]) if "weights" in said else NOT_ASKED,
         listening=read_section(said["look"], "listening", tuple[Listener, ...]),
         disk=disk.parse(said["kept"]),
         processes=read_section(said["look"], "processes", tuple[EngineProcess, ...]),
         deployments=read_section(said["kept"], "deployments", tuple[Kept, ...]),
         lock=deployments.parse_lock(said["kept"]),
-        drafter=weights.parse(said["drafter"]) if look.drafter else NOT_ASKED,
+        drafter=weights.parse(said["drafter"]) if "drafter" in said else NOT_ASKED,
         clock=clock.parse(said["look"], asked) if look.thorough else NOT_ASKED,
         clock_limit=clock_limit.parse(said["kept"]),
         facts={fact.name: fact.parse(said[fact.name]) for fact in FACTS} if look.thorough else {},
@@ -203,12 +198,8 @@ def _asked(look: Look) -> dict[str, Question]:
         asked |= {fact.name: fact.question() for fact in FACTS}
     if look.image:
         asked["image"] = docker_image_inspect(look.image)
-    if look.model:
-        asked["weights"] = weights.question(
-            look.model, look.revision, look.hf_home, dummy=look.dummy_weights, files=look.model_files
-        )
-    if look.drafter:
-        asked["drafter"] = weights.question(look.drafter, look.drafter_revision, look.hf_home, dummy=look.dummy_drafter)
+    for name, one, files in zip(("weights", "drafter"), look.models, (look.model_files, ()), strict=False):
+        asked[name] = weights.question(one, look.hf_home, files)
     return asked
 
 

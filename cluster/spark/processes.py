@@ -137,10 +137,6 @@ def _names(rule: str, netdev: str, network: IPv4Network) -> bool:
     return False
 
 
-def firewall_question() -> Question:
-    return far("others", {"sections": ["firewall"]})
-
-
 def parse_firewall(answer: Answer) -> Firewall | Missing:
     text = read_section(answer, "firewall", str)
     return text if isinstance(text, Missing) else parse_rules(text)
@@ -177,7 +173,7 @@ def _nft(rules: list[str]) -> Firewall:
     return Firewall(drops, tuple(passes))
 
 
-PACKET_FILTER = Fact("firewall", firewall_question, parse_firewall)
+PACKET_FILTER = Fact("firewall", lambda: far("others", {"sections": ["firewall"]}), parse_firewall)
 
 
 @dataclass(frozen=True, slots=True)

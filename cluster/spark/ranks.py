@@ -102,15 +102,11 @@ def parse(answer: Answer) -> dict[str, RankState] | Missing:
     if answer.exit != 0:
         why = answer.error_text.strip()[-200:] or "no answer"
         return Missing(why, "timeout" if answer.exit is None else "unreadable")
-    states = {}
     try:
-        for name, row in json.loads(answer.text).items():
-            row["found"] = [Found(**one) for one in row["found"]]
-            lists = {key: tuple(row[key]) for key in ("stages", "phases", "tail", "net", "found", "until")}
-            states[name] = RankState(name, **row | lists)
-        return states
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        rows = {name: {"name": name, **row} for name, row in json.loads(answer.text).items()}
+    except (ValueError, TypeError, AttributeError) as error:
         return Missing(f"not what far/ranks prints: {error}")
+    return as_shape(rows, "far/ranks", dict[str, RankState])
 
 
 ENDED_LATE = (124, 137, 142)

@@ -15,7 +15,7 @@ from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
     from cluster.spark.look import Seen
-    from cluster.spark.request import Wanted
+    from cluster.spark.request import Model, Wanted
 
 WEIGHTS_PARITY = Check("weights-parity", "swap-a-model#the-hosts-have-different-copies")
 """Fault: the hosts have different revisions or files of a model, or different contents of a file of its own that the
@@ -41,11 +41,10 @@ class Weights:
     hashes: dict[str, str] = field(default_factory=dict)
 
 
-def question(model: str, revision: str, hf_home: str, *, dummy: bool = False, files: Sequence[str] = ()) -> Question:
-    """A model by hub id and revision, or by absolute path. `dummy`: no weight files are expected; `files`: paths in its
-    directory that are needed beside what every model has."""
-    given = {"model": model, "revision": revision, "hf_home": hf_home, "dummy": dummy, "files": list(files)}
-    return far("weights", given, timeout_s=20.0)
+def question(model: Model, hf_home: str, files: Sequence[str] = ()) -> Question:
+    """`files`: paths in its directory that are needed beside what every model has."""
+    given = {"model": model.id, "revision": model.revision, "hf_home": hf_home, "dummy": model.dummy}
+    return far("weights", {**given, "files": list(files)}, timeout_s=20.0)
 
 
 def parse(answer: Answer) -> Weights | Missing:
@@ -53,10 +52,10 @@ def parse(answer: Answer) -> Weights | Missing:
     return read_section(answer, "weights", Weights)
 
 
-def hub_question(model: str, revision: str, token_file: str, *, dummy: bool = False) -> Question:
-    """One request to the hub from the host; `token_file` is a private file there. `dummy`: count no weights."""
-    given = {"model": model, "revision": revision, "token_file": token_file}
-    return far("hub_model", {**given, "leave_out": WEIGHT_ENDINGS if dummy else ()}, timeout_s=20)
+def hub_question(model: Model, token_file: str) -> Question:
+    """One request to the hub from the host; `token_file` is a private file there. Of a dummy no weights count."""
+    given = {"model": model.id, "revision": model.revision, "token_file": token_file}
+    return far("hub_model", {**given, "leave_out": WEIGHT_ENDINGS if model.dummy else ()}, timeout_s=20)
 
 
 def parse_hub(answer: Answer) -> int | Missing:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cluster.bench.loader import Batch, BatchRecord, Loader, ProcessLoader, load_command
@@ -35,7 +35,8 @@ class Child:
     def close(self, timeout_s: float = 5.0) -> int | None:
         assert self.popen.stdin
         assert self.popen.stdout
-        self.popen.stdin.close()
+        with suppress(BrokenPipeError):  # it has ended, with some of its input unread
+            self.popen.stdin.close()
         try:
             return self.popen.wait(timeout_s)
         except subprocess.TimeoutExpired:

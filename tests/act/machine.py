@@ -183,6 +183,18 @@ class Desk:
 
         host.handler = handler
 
+    def when_locked(self, name: str, event: Callable[[], object]) -> None:
+        """Something happens, once, just before the lock of a machine is taken."""
+        host, still = self.hosts[name], [event]
+        start = host.start
+
+        def started(argv: Sequence[str], stdin: bytes = b"", *, lasting: bool = False) -> FakeProcess:
+            if lasting and still:
+                still.pop()()
+            return start(argv, stdin, lasting=lasting)
+
+        host.start = started  # type: ignore[method-assign]
+
     # what a test looks at
 
     def serving(self) -> dict[str, list[str]]:

@@ -186,6 +186,36 @@ def test_both_hosts_are_locked(cluster: Typed, desk: Desk, solos: list[str]) -> 
     assert locked
 
 
+@pytest.mark.parametrize("words", ["", "-i elsewhere.yaml"])
+def test_the_next_command_measures_what_was_started(
+    cluster: Typed, desk: Desk, solos: list[str], toy: Path, words: str
+) -> None:
+    """Another deployment runs beside it; the inventory may be named on the command line only."""
+    if words:
+        Path("inventory/default.yaml").rename("elsewhere.yaml")
+    ran = cluster.must("up", "toy", "--solo", "-n", "spark2", "--no-probe", *words.split())
+    [line] = [line for line in ran.out.splitlines() if line.startswith("next: cluster ")]
+    with measurable(desk, (100,)):
+        cluster.must(*line.split()[2:], "--depth", "0", "--runs", "1", "--results", "kept")
+    assert stored(toy)["manifest"]["deployment"] == solos[1]
+
+
+@pytest.mark.parametrize(
+    "command", ["bench --results kept --replicas", "bench --results kept -n spark1", "probe -n spark1"]
+)
+@pytest.mark.parametrize("words", ["up toy --solo -n spark1 -e SEED=2 --no-probe", "down -n spark1"])
+def test_what_is_measured_runs_when_the_lock_is_held(
+    cluster: Typed, desk: Desk, solos: list[str], toy: Path, words: str, command: str
+) -> None:
+    """Another operator replaces or ends it after it was chosen, and is done before the lock is taken."""
+    desk.when_locked("spark1", lambda: cluster.must(*words.split()))
+    with measurable(desk, (100,)):
+        ran = cluster.ends(4, *command.split())
+    assert "[deployment-changed]" in ran.err
+    assert solos[0] in ran.error["error"]
+    assert not toy.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "what"),
     [

@@ -63,6 +63,13 @@ def test_every_command_ends_in_a_line(words: str, cluster: Typed, desk: Desk, pl
     check_line(cluster(*words.split()), place, "KeyError: 'what'")
 
 
+def test_a_broken_pipe_that_is_not_the_readers_is_an_error(cluster: Typed, desk: Desk) -> None:
+    """Only `| head`, who has read enough, ends a command with 0 and without a word."""
+    breaks(desk.hosts["spark2"], lambda question: True, BrokenPipeError(32, "Broken pipe"))
+    ran = cluster.ends(1, "status")
+    assert ran.error["error"] == "BrokenPipeError: [Errno 32] Broken pipe [os-error]"
+
+
 def test_a_series_goes_on_to_its_end(cluster: Typed, desk: Desk) -> None:
     always(desk.hosts["spark2"])
     ran = cluster("scaling", "toy", "--yes")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from machine import Desk
 from spark import SMI
-from typed import Typed
+from typed import UP, Typed
 
-UP = ("up", "toy", "--tp", "2")
 CAPPED = SMI.replace("12.34, 2418, 44, 0, 0x0000000000000001", "16.40, 640, 47, 96, 0x0000000000000004")
 WEDGED = SMI.replace("12.34, 2418, 44, 0, 0x0000000000000001", "20.30, 2405, 51, 95, 0x0000000000000000")
 UNREADABLE = {"missing": "Permission denied", "kind": "refused"}

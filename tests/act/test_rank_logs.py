@@ -9,13 +9,12 @@ import pytest
 from fake_docker import FakeDocker
 from far_program import run_over
 from machine import Desk
-from typed import Typed
+from typed import UP, Typed
 
 from cluster.cli.logs import split
 from cluster.spark import ranks
 from cluster.spark.ranks import RankState
 
-UP = ("up", "toy", "--tp", "2")
 MIB = 1 << 20
 
 
@@ -45,7 +44,7 @@ def test_a_wait_reads_each_line_about_once(cluster: Typed, desk: Desk, monkeypat
 
     desk.on_sleep.append(say)
     read = read_bytes(desk, "spark1")
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     polls = [sum(count for _, count in rows) for _, rows in groupby(read, key=lambda row: row[0])]
     assert len(polls) > 25
     assert max(polls) > MIB
@@ -145,7 +144,7 @@ def test_lines_relayed_by_ray(docker: FakeDocker) -> None:
 
 def test_phase_of_a_worker_is_read_before_ray_relays_it(cluster: Typed, desk: Desk) -> None:
     """A worker's line reached the head's log 61 s late; Ray's own file on the worker has it at once."""
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     [life] = desk["spark2"].lives()
     life.worker_log = [
         "(RayWorkerProc pid=9) INFO 11-28 13:25:13 [gpu_model_runner.py:5150] Model loading took 18.5 GiB"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from machine import Desk
-from test_transcripts import NO_CACHE, OOM
+from test_transcripts import NO_CACHE, OOM, Prepare, asked_for, docker, locked, typed
 from typed import UP, Ran, Typed
 
 from cluster.deploy.cause import name_cause
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from conftest import Disk
 
 NEW = (*UP, "--", "--max-num-seqs", "8")
+SOLO = ("up", "toy", "--solo", "-n")
 
 
 def ctrl_c() -> None:
@@ -38,6 +39,72 @@ def typed_remedy(ran: Ran) -> list[str]:
     found = re.search(r"cluster (down -n \S+?)(?=[;.]|\s|$)", ran.error["hint"])
     assert found, ran.err
     return found[1].split()
+
+
+def lost(run: Typed) -> None:
+    run.desk.hosts["spark2"].drop()
+
+
+def one_machine(run: Typed) -> None:
+    run.desk["spark2"].machine_id = f"{1:032x}"
+
+
+def no_model(run: Typed) -> None:
+    run.desk["spark2"].models.clear()
+
+
+def two_run(run: Typed) -> None:
+    run.must(*SOLO, "spark1")
+    run.must(*SOLO, "spark2")
+
+
+REFUSED: list[tuple[Prepare, int, str]] = [
+    (locked("spark2"), 5, "up toy"),
+    (locked("spark2"), 5, "pull toy"),
+    (locked("spark2"), 5, "down"),
+    (lost, 3, "up toy"),
+    (lost, 3, "pull toy --yes"),
+    (lost, 3, "scaling toy"),
+    (lost, 3, "down -n spark2"),
+    (lost, 3, "down"),
+    (one_machine, 4, "up toy"),
+    (one_machine, 4, "down"),
+    (asked_for("spark2", "docker run --rm", "ctrl-c"), 130, "up toy"),
+    (no_model, 4, "up toy"),
+    (no_model, 4, "up toy --dry-run"),
+    (typed(*UP), 4, "up toy --solo -n spark2"),
+    (typed(*UP), 4, "scaling toy"),
+    (two_run, 2, "down"),
+    (two_run, 2, "swap toy"),
+    (lambda run: None, 4, "swap toy"),
+]
+
+
+@pytest.mark.parametrize(("prepare", "code", "words"), REFUSED)
+def test_a_refusal_before_the_first_change_says_so(prepare: Prepare, code: int, words: str, cluster: Typed) -> None:
+    prepare(cluster)
+    ran = cluster.ends(code, *words.split(), "--json")
+    errors = json.loads(ran.out)["errors"]
+    assert errors
+    assert [one.get("rolled_back") for one in errors] == [UNCHANGED] * len(errors)
+
+
+@pytest.mark.parametrize("words", ["logs", "bench", "probe", "doctor", "status", "exec -- true"])
+@pytest.mark.parametrize("prepare", [lost, one_machine])
+def test_what_only_reads_says_nothing_of_changes(prepare: Prepare, words: str, cluster: Typed) -> None:
+    cluster.must(*UP)
+    prepare(cluster)
+    assert "rolled back" not in cluster(*words.split()).all
+
+
+@pytest.mark.parametrize("wrong", [lost, docker("spark2", trouble=(127, "docker: not found"))])
+def test_a_host_that_was_left_out_says_nothing_of_what_was_taken_down(
+    wrong: Prepare, cluster: Typed, running: str
+) -> None:
+    wrong(cluster)
+    ran = cluster("down")
+    assert ran.code in (3, 4)
+    assert "rolled back" not in ran.all, "something was changed"
 
 
 @pytest.mark.parametrize("second", ["journalctl", "docker inspect --type", "docker cp", "docker rm"])
@@ -70,7 +137,7 @@ def test_a_second_ctrl_c_names_the_old_one_that_stays_stopped(cluster: Typed, de
     ("said", "now"), [(UNCHANGED, "nothing"), ("nothing: the containers of x stay on a", None), ("all of it", "")]
 )
 def test_what_was_fetched_is_said_beside_what_stays(said: str, now: str | None) -> None:
-    with pytest.raises(InterruptedByUser) as caught, naming_what_stays(How(True, False, "", ["image i on a"])):
+    with pytest.raises(InterruptedByUser) as caught, naming_what_stays(How(True, "", ["image i on a"])):
         raise InterruptedByUser(rolled_back=said)
     fetched = f"{said if now is None else now}; what was fetched stays: image i on a"
     assert caught.value.rolled_back == (said if now == "" else fetched)

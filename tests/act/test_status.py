@@ -9,11 +9,9 @@ from dataclasses import replace
 import pytest
 from fake_host import FakeProcess
 from machine import Desk, Killed
-from typed import Typed
+from typed import UP, Typed
 
 from cluster.errors import ConnectionLostError, UnreachableError
-
-UP = ("up", "toy", "--tp", "2")
 
 
 def state(cluster: Typed) -> tuple[int, str]:
@@ -30,7 +28,7 @@ def test_the_life_of_a_deployment(cluster: Typed, desk: Desk) -> None:
         cluster(*UP)
     desk.recover()
     assert state(cluster) == (4, "starting")
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     assert state(cluster) == (0, "ready")
     desk["spark2"].lives()[0].ray = False
     assert state(cluster) == (4, "unhealthy"), "the server answers, and yet a node of Ray is gone"
@@ -39,11 +37,11 @@ def test_the_life_of_a_deployment(cluster: Typed, desk: Desk) -> None:
     assert state(cluster)[0] == 4
     desk.pass_time(5)
     assert state(cluster) == (4, "down")
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     desk.reboot("spark1")
     desk.reboot("spark2")
     assert state(cluster) == (4, "down")
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     assert state(cluster) == (0, "ready")
     assert cluster("down").code == 0
     assert state(cluster) == (0, "none")
@@ -62,7 +60,7 @@ def test_it_says_who_failed_first(host: str, cluster: Typed, desk: Desk) -> None
 
 
 def test_it_changes_nothing_and_needs_no_lock(cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     desk.hosts["spark1"].lock_holder = {"who": "ada", "since": 0.0, "why": "bench"}
     before = desk.state()
     for words in (("status",), ("logs",), ("logs", "--tail", "3"), ("status", "-n", "spark2")):
@@ -72,7 +70,7 @@ def test_it_changes_nothing_and_needs_no_lock(cluster: Typed, desk: Desk) -> Non
 
 
 def test_status_as_json(cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     desk.hosts["spark2"].drop()
     ran = cluster("status", "--json")
     told = json.loads(ran.out)
@@ -85,7 +83,7 @@ def test_status_as_json(cluster: Typed, desk: Desk) -> None:
 
 def test_logs_are_merged_by_time(cluster: Typed, desk: Desk) -> None:
     assert cluster("logs").code == 4
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     ran = cluster("logs")
     assert ran.code == 0
     lines = ran.out.splitlines()
@@ -146,7 +144,7 @@ def test_logs_of_two_deployments_on_one_host(cluster: Typed, desk: Desk) -> None
 
 @pytest.mark.parametrize("words", [("logs",), ("logs", "--explain")], ids=" ".join)
 def test_logs_of_the_others_when_a_host_is_lost(words: tuple[str, ...], cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     lost_when_asked(desk, "docker logs")
     ran = cluster(*words, "--json")
     told = json.loads(ran.out)
@@ -168,7 +166,7 @@ STAMPS = [f"2026-01-01T00:00:0{second}.000000000Z" for second in range(9)]
 
 
 def test_followed_logs_go_on_after_a_lost_connection(cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     asked: list[tuple[str, ...]] = []
 
     def starter(argv: tuple[str, ...], stdin: bytes) -> FakeProcess:
@@ -189,7 +187,7 @@ def test_followed_logs_go_on_after_a_lost_connection(cluster: Typed, desk: Desk)
 @pytest.mark.parametrize("lost_at_once", [False, True])
 def test_followed_logs_of_the_others(lost_at_once: bool, cluster: Typed, desk: Desk) -> None:
     """A host that is lost meanwhile is waited for; one that was not there is not."""
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
 
     def starter(argv: tuple[str, ...], stdin: bytes) -> FakeProcess:
         desk.hosts["spark2"].drop()

@@ -17,16 +17,22 @@ from machine import DATA, IMAGE, Desk, Killed, Machine, Stranger
 from typed import write_files
 
 from cluster.cli import down, up
+from cluster.cli.options import UpOptions
 from cluster.config.inventory import InventoryFile, read_inventory, resolve_hosts
 from cluster.config.recipe import read_recipe
 from cluster.deploy.session import Named
-from cluster.errors import ClusterError, ExitCode, ManyErrors
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors
 from cluster.screen import Screen
 from cluster.spark.request import Wanted
 
 TOKEN = "hf_planted_0123456789"
 LIMIT_MHZ = 2000
 HUB_TOKEN = "hf_hub_0123456789"
+
+
+@pytest.fixture(autouse=True)
+def hub_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", HUB_TOKEN)
 
 
 class Silent(Screen):
@@ -64,7 +70,7 @@ def run_up(desk: Desk, *, old: bool = False, limited: bool = False) -> list[str]
         hosts = tuple(replace(host, sm_max_mhz=LIMIT_MHZ) for host in after.hosts)
         before, after = replace(before, hosts=hosts), replace(after, hosts=hosts)
     screen = Silent()
-    up.start(before if old else after, up.Options(dry_run=False, yes=True, hub_token=HUB_TOKEN), screen, desk.connect)
+    up.start(before if old else after, UpOptions(yes=True, probe=False), screen, desk.connect)
     return screen.warned
 
 
@@ -458,7 +464,7 @@ def test_down_is_interrupted_while_memory_comes_back(begun: dict[str, Desk]) -> 
     desk = begun["down"].copy()
     desk["spark2"].lingering_bytes = 20 << 30
     desk.on_sleep.append(ctrl_c)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(InterruptedByUser):
         run_down(desk)
     assert desk["spark2"].kept() == [ids()[0]], "what tells the memory before is kept until the proof"
     desk.recover()

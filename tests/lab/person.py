@@ -16,12 +16,13 @@ from typing import Any
 
 from own_lab import Lab
 
+LAB_TINY = Path(__file__).parents[2] / "recipes/lab-tiny.yaml"
 CLUSTER = str(Path(sys.executable).with_name("cluster"))
 SILENCE_S = 15
 HASTY = f"""import sys
 from cluster.cli.main import main
 from cluster.deploy import rank
-rank.SILENCE_S = {SILENCE_S}
+rank.PEER_SILENCE_S = {SILENCE_S}
 sys.exit(main(sys.argv[1:]))"""
 """`cluster` whose ranks give up a silent peer after 15 s instead of 60."""
 PAIR = ("-n", "spark1,spark2", "--tp", "2")
@@ -136,6 +137,13 @@ class Person:
     def evidence(self) -> list[Path]:
         """The directories of evidence, oldest first."""
         return sorted((self.place / "state/cluster/evidence").glob("*"))
+
+    def own_recipe(self, *lines: str) -> str:
+        """The lab's recipe with more lines, under the name `own`: its file."""
+        path = self.place / "recipes/own.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join([LAB_TINY.read_text(), *lines, ""]))
+        return str(path)
 
     def start(self, *words: str, **more_environment: str) -> Running:
         """Begin a command."""

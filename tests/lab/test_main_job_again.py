@@ -79,19 +79,17 @@ def assert_replaced(lab: Lab, before: dict[str, list[str]]) -> None:
 
 
 def test_dockerfile_and_mounted_files_replace(lab: Lab, person: Person) -> None:
-    recipe = own_recipe(
-        person.place,
+    recipe = person.own_recipe(
         "dockerfile: own.Dockerfile",
         "mounts: [{model_file: config.json, target: /opt/of-the-model.json},"
         " {source: patch.py, target: /opt/patch.py}]",
         "before_serve: [[grep, -H, -e, built, -e, model_type, /opt/built, /opt/of-the-model.json]]",
         "expect_log: {require: ['/opt/built:built (once|again)', 'of-the-model.json:.*gemma4'], forbid: [Traceback]}",
     )
-    dockerfile = recipe.with_name("own.Dockerfile")
+    dockerfile, patch = (Path(recipe).with_name(name) for name in ("own.Dockerfile", "patch.py"))
     dockerfile.write_text("ARG IMAGE\nFROM $IMAGE\nRUN echo built once > /opt/built\n")
-    patch = recipe.with_name("patch.py")
     patch.write_text("one = 1\n")
-    words = ("up", str(recipe), *MP)
+    words = ("up", recipe, *MP)
     try:
         person.must(*words)
         before = containers(lab)
@@ -117,15 +115,6 @@ def test_dockerfile_and_mounted_files_replace(lab: Lab, person: Person) -> None:
         for host in HOSTS:
             lab.tell(host, "docker ps -aq | xargs -r docker rm -f >/dev/null")
             lab.tell(host, "docker images -q cluster-built/own | xargs -r docker rmi -f >/dev/null")
-
-
-def own_recipe(place: Path, *lines: str) -> Path:
-    """The lab's recipe with more lines, under the name `own`."""
-    packaged = Path(__file__).parents[2] / "recipes/lab-tiny.yaml"
-    path = place / "recipes/own.yaml"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(packaged.read_text() + "\n" + "\n".join(lines) + "\n")
-    return path
 
 
 @pytest.mark.campaign

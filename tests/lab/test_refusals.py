@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 from hosts_now import KEPT, assert_nothing_of_ours, assert_same, assert_serves, snapshot
 from own_lab import Lab
@@ -71,11 +70,10 @@ SAYS = "ValueError: No available memory for the cache blocks. Try increasing `gp
 
 def test_failed_up_is_rolled_back_and_names_the_cause(lab: Lab, person: Person) -> None:
     """The worker says it before it serves; rank 0 only learns that a peer has ended. Evidence is kept."""
-    packaged = (Path(__file__).parents[2] / "recipes/lab-tiny.yaml").read_text()
     check = f"test $VLLM_HOST_IP = 192.168.100.11 || {{ echo '{SAYS}'; exit 1; }}"
-    (person.place / "own.yaml").write_text(f"{packaged}\nbefore_serve: {json.dumps([['sh', '-c', check]])}\n")
+    recipe = person.own_recipe(f"before_serve: {json.dumps([['sh', '-c', check]])}")
     before = snapshot(lab, without=KEPT)
-    ran = person("up", "own.yaml", *MP)
+    ran = person("up", recipe, *MP)
     assert ran.code == 1, ran
     [error] = ran.errors
     assert "spark2: " in error["error"]

@@ -98,11 +98,10 @@ def assert_key_is_asked_for(lab: Lab) -> None:
 
 def test_evidence_and_errors_hide_what_an_engine_prints(lab: Lab, person: Person) -> None:
     """An engine that prints its secrets, as some do: in the logs on its host they are, in what we keep they are not."""
-    packaged = (Path(__file__).parents[2] / "recipes/lab-tiny.yaml").read_text()
     line = "echo token is $SECRET_TOKEN; echo key is $VLLM_API_KEY; exit 9"
-    (person.place / "own.yaml").write_text(f'{packaged}\nbefore_serve: [["sh", "-c", "{line}"]]\n')
+    recipe = person.own_recipe(f'before_serve: [["sh", "-c", "{line}"]]')
     (person.place / "k").write_text(f"{KEY}\n")
-    ran = person("up", "own.yaml", *MP, "-e", f"SECRET_TOKEN={TOKEN}", "--api-key-file", "k")
+    ran = person("up", recipe, *MP, "-e", f"SECRET_TOKEN={TOKEN}", "--api-key-file", "k")
     assert ran.code == 1, ran
     assert "exited with 9" in ran.errors[0]["error"]
     [kept] = person.evidence
@@ -115,15 +114,14 @@ def test_evidence_and_errors_hide_what_an_engine_prints(lab: Lab, person: Person
 
 def test_the_doctors_archive_hides_what_an_engine_prints(lab: Lab, person: Person) -> None:
     """The same of an engine that goes on to serve; the archive is for strangers."""
-    packaged = (Path(__file__).parents[2] / "recipes/lab-tiny.yaml").read_text()
     line = "echo token is $SECRET_TOKEN; echo key is $VLLM_API_KEY"
-    (person.place / "own.yaml").write_text(f'{packaged}\nbefore_serve: [["sh", "-c", "{line}"]]\n')
+    recipe = person.own_recipe(f'before_serve: [["sh", "-c", "{line}"]]')
     (person.place / "k").write_text(f"{KEY}\n")
-    person.must("up", "own.yaml", *MP, "-e", f"SECRET_TOKEN={TOKEN}", "--api-key-file", "k")
+    person.must("up", recipe, *MP, "-e", f"SECRET_TOKEN={TOKEN}", "--api-key-file", "k")
     assert TOKEN in lab.tell("spark1", f"docker logs {rank_of(lab, 'spark1')} 2>&1")
     hidden = [lab.tell(host, "cat /etc/machine-id") for host in HOSTS]
     hidden += [lab.tell("spark1", f"cat {DATA}/deployments/*/ray-token"), TOKEN, KEY]
-    person.must("doctor", "own.yaml", *QUICK, "--bundle", "bug.tar.gz", HF_TOKEN=HUB)
+    person.must("doctor", recipe, *QUICK, "--bundle", "bug.tar.gz", HF_TOKEN=HUB)
     with tarfile.open(person.place / "bug.tar.gz") as archive:
         files = {member.name: archive.extractfile(member).read().decode() for member in archive}
     assert [name for name, text in files.items() for secret in (*hidden, HUB) if secret in text] == []

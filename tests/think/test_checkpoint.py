@@ -92,8 +92,11 @@ def test_a_directory(tmp_path: Path) -> None:
     found = read_local(folder)
     assert found.tensors == TENSORS
     assert (found.id, found.commit, found.files) == (str(folder), "", 2)
-    assert found.config == {"model_type": "toy", "time_step_limit": [0.0, float("inf")]}
-    assert found.quantization == {"quantization": {"quant_algo": "NVFP4"}}
+    assert found.config == {
+        "model_type": "toy",
+        "time_step_limit": [0.0, float("inf")],
+        "quantization_config": {"quantization": {"quant_algo": "NVFP4"}},
+    }
 
 
 def test_a_snapshot_of_a_hub_cache(tmp_path: Path) -> None:
@@ -128,7 +131,7 @@ def test_a_snapshot_of_a_hub_cache(tmp_path: Path) -> None:
 def test_which_files_count(files: dict[str, bytes], names: set[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     found = read_local(put(tmp_path_factory.mktemp("which") / "toy", {"config.json": b"{}", **files}))
     assert {tensor.name for tensor in found.tensors} == names
-    assert found.quantization == {}
+    assert found.config == {}
 
 
 def test_a_header_longer_than_expected(tmp_path: Path) -> None:

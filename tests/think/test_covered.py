@@ -13,8 +13,8 @@ from cluster.cli.main import build_parser, main, parse
 from cluster.config.inventory import Inventory
 from cluster.config.recipe import Recipe
 from cluster.config.written import keys
-from cluster.hosts.fleet import SILENCE_S
-from cluster.hosts.lock import KEPT_S
+from cluster.hosts.fleet import HOST_SILENCE_S
+from cluster.hosts.lock import LOCK_S
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = "\n".join(
@@ -34,10 +34,10 @@ PARSED = {
 """Options that other tests give as values: the command before them, the field, and its value."""
 
 QUOTED = {
-    "docs/failures.md": {"within {} s, and the next `up`": KEPT_S, "unreachable for {} s: ": SILENCE_S},
-    "docs/runbooks/it-hangs.md": {"by itself within {} s after its operator": KEPT_S},
-    "docs/decisions/13-the-lock.md": {"any silent host ({} s": SILENCE_S, "for up to {} s more": KEPT_S},
-    "CHANGELOG.md": {"silence of {} s ends": SILENCE_S},
+    "docs/failures.md": {"within {} s, and the next `up`": LOCK_S, "unreachable for {} s: ": HOST_SILENCE_S},
+    "docs/runbooks/it-hangs.md": {"by itself within {} s after its operator": LOCK_S},
+    "docs/decisions/13-the-lock.md": {"any silent host ({} s": HOST_SILENCE_S, "for up to {} s more": LOCK_S},
+    "CHANGELOG.md": {"silence of {} s ends": HOST_SILENCE_S},
 }
 """Constants in pages: the words around each, with a {} where it is."""
 

@@ -27,6 +27,8 @@ CACHE = "vllm:kv_cache_usage_perc 1.5e-05\nvllm:prompt_tokens_total 7.0\n"
 TWO_MODELS = 'vllm:num_requests_running{m="a"} 1.0\nvllm:num_requests_running{m="b"} 2.0\n'
 TWO_HCAS = "hca_id:\tmlx5_0\n GID[  3]: ::ffff:1.2.3.4, RoCE v2\nhca_id:\tmlx5_1\n GID[  5]: fe80::1, RoCE v1\n"
 SMI_ROW = "|    0   N/A  N/A           88      C   VLLM::Worker_TP0                        1024MiB |\n"
+SMI_STATE = "| N/A   45C    P0             12W /  N/A  | Not Supported          |     96%      Default |\n"
+REASONS = "utilization.gpu [%], power.draw [W], clocks.sm [MHz], {}\n96 %, 15.00 W, 611 MHz, {}\n"
 SHOWN = "rocep1s0f1  1  3  0000:0000:0000:0000:0000:ffff:c0a8:640b  192.168.100.11  v2  enp1s0f1np1\n"
 
 READ: list[tuple[Callable[[str], Any], str, Any]] = [
@@ -221,6 +223,19 @@ ONE = {
     "12 %, 15.00 W, 611 MHz\n": [],
     "96 %, 15.00 W, 650 MHz\n": ["fault gpu-power-capped"],
     "96 %, 15.00 W\n": ["warning gpu-stalled"],
+    SMI_STATE: ["warning gpu-stalled"],
+    # busy in the last second, idle now: a short job has just ended
+    SMI_STATE + "        Idle                              : Active\n": [],
+    SMI_STATE + "        Idle                              : Not Active\n": ["warning gpu-stalled"],
+    "96 %, 15.00 W, 208 MHz, 0x0000000000000001\n": [],
+    "96 %, 15.00 W, 650 MHz, 0x0000000000000004\n": ["fault gpu-power-capped"],
+    REASONS.format("clocks_event_reasons.active", "0x0000000000000001"): [],
+    REASONS.format("clocks_throttle_reasons.active", "0x0000000000000001"): [],
+    REASONS.format("clocks_event_reasons.active", "0x0000000000000000"): ["fault gpu-power-capped"],
+    REASONS.format("clocks_throttle_reasons.active", "0x0000000000000020"): [
+        "fault gpu-power-capped",
+        "warning gpu-slowed",
+    ],
     "# gpu     sm    mem    enc    dec\n    0     96     41      0      0\n": [],
     "# gpu    pwr  gtemp\n    0     51     60\n": [],
     "        HW Thermal Slowdown               : Active\n": ["warning gpu-slowed"],
@@ -306,6 +321,7 @@ PAIRS = {
     "memory full": ("nccl_reg_mr_enomem_kernel7", FREE_HELD, "fault rdma-enomem-full"),
     "another kernel": ("nccl_reg_mr_enomem_kernel7", "6.17.0-1032-nvidia\n", "fault rdma-enomem-other-kernel"),
     "hang": ("vllm_shm_broadcast_wait", IDLES, "fault ranks-hang"),
+    "OOM of a container": ("docker_inspect_oom", "journal_kernel_oom", "fault kernel-oom"),
     "compile": ("vllm_shm_broadcast_wait", WORKS, ""),
     "image store": ("docker_image_mismatch_ids", STORE.format("overlay2") * 2, "fault image-differs"),
     "wedge": ("metrics_frozen_twice", "nvidia_smi_wedged_spin", "fault gpu-wedged"),

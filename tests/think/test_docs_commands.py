@@ -124,3 +124,10 @@ def test_the_codes_that_pages_show_are_codes_of_errors() -> None:
     checks = set(re.findall(r"`([a-z-]+)`", (docs / "failures.md").read_text()))
     assert "interrupted" in codes
     assert shown <= codes | checks
+
+
+def test_a_code_is_shown_with_its_own_words() -> None:
+    """Also where the message was given a name beside another: `what, remedy = "…", "…"`."""
+    page = (ROOT / "docs/errors.md").read_text()
+    assert "| `lab-fault-unknown` | 2 | lab/lab.py | `unknown fault …; did you mean …?` |" in page
+    assert "`… and … are …`" in next(line for line in page.splitlines() if line.startswith("| `host-named-twice`"))

@@ -138,6 +138,27 @@ def test_a_cache_that_is_not_known_is_no_guess(folder: Path, capsys: pytest.Capt
     ] * 2
 
 
+def test_a_cache_that_the_checkpoint_asks_for_is_what_auto_means(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ModelOpt 0.29 and before say it in a file of its own, which vLLM reads where config.json says nothing."""
+    config = json.loads((folder / "config.json").read_text())
+
+    def tokens(*more: str) -> Any:
+        return counted(capsys, "--model-dir", str(folder), "--tp", "1", *more)["fits"][0]["tokens"]
+
+    plain, fp8 = tokens(), tokens("--set", "vllm.kv-cache-dtype=fp8")
+    assert fp8 > 1.9 * plain
+    quantization = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16, "exclude_modules": []}
+    modelopt = {"producer": {"name": "modelopt", "version": "0.29.0"}, "quantization": quantization}
+    (folder / "hf_quant_config.json").write_text(json.dumps(modelopt))
+    assert tokens() == fp8
+    assert tokens("--set", "vllm.kv-cache-dtype=bfloat16") == plain
+    config["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert tokens() == plain
+
+
 def test_what_stays_free_gives_the_utilization(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--model-dir", str(folder), "--tp", "1", "--leave", "20")
     [one] = counted(capsys, *words)["fits"]

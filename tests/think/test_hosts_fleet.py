@@ -20,7 +20,7 @@ from cluster.errors import (
     UnreachableError,
 )
 from cluster.hosts.cancel import Cancel
-from cluster.hosts.fleet import SILENCE_S, Fleet, Outcome, Silence, errors, values
+from cluster.hosts.fleet import HOST_SILENCE_S, Fleet, Outcome, Silence, errors, values
 from cluster.hosts.protocol import Host
 
 LOST = ConnectionLostError("spark2 did not answer", code="host-unreachable", where="spark2", remedy="is it on?")
@@ -155,7 +155,7 @@ def until(clock: Clock, second: float, error: ClusterError) -> Callable[[], str]
 @pytest.mark.parametrize("error", [LOST, SilentError("spark2: no address for spark2.local", code="host-unknown")])
 def test_silence_is_outlasted_and_told(error: ClusterError, clock: Clock) -> None:
     silence, told = Silence(clock), list[str]()
-    assert silence.keep_trying("spark2", until(clock, SILENCE_S - 1, error), told.append) == "answered"
+    assert silence.keep_trying("spark2", until(clock, HOST_SILENCE_S - 1, error), told.append) == "answered"
     assert told[12] == "spark2 unreachable for 12 s"
     assert told[-1] == ""
     assert silence.hosts == ()
@@ -166,7 +166,7 @@ def test_three_minutes_of_it_are_too_long(clock: Clock) -> None:
         Silence(clock).keep_trying("spark2", until(clock, 1e9, LOST))
     assert not isinstance(raised.value, SilentError)
     assert (raised.value.code, raised.value.host, raised.value.remedy) == ("host-unreachable", "spark2", "is it on?")
-    assert clock.now == SILENCE_S
+    assert clock.now == HOST_SILENCE_S
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_several_waits_share_the_silence_of_one_host(clock: Clock) -> None:
         clock.sleep(1)
     with pytest.raises(UnreachableError):
         silence.keep_trying("spark2", until(clock, 1e9, LOST))
-    assert clock.now == SILENCE_S
+    assert clock.now == HOST_SILENCE_S
 
 
 def test_long_work_that_loses_its_connection_was_not_silent_before(clock: Clock) -> None:

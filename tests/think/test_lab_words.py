@@ -21,10 +21,14 @@ from cluster.lab.inside import bundle, daemon, init
 from cluster.lab.place import LabRecord, Place, locked, place_of, purge, read_record, write_record
 from cluster.lab.quick import answers
 from cluster.lab.quick.words import parse
-from cluster.lab.shape import CABLED, PORTS, inventory_text, sparks
+from cluster.lab.shape import CABLED, PORTS, Spark, inventory_text
 from cluster.lab.simulators import nvidia_smi
 
 ROOT = Path(__file__).parents[2]
+
+
+def sparks(count: int, lab: int = 0) -> tuple[Spark, ...]:
+    return LabRecord(lab, count).sparks
 
 
 def test_addresses_differ_by_host_and_lab() -> None:

@@ -9,7 +9,7 @@ from config_tools import refusal
 from loops import each
 
 from cluster.model.cache import Cache, cache_of
-from cluster.model.layers import CacheFlags, KeptLayers, kept_layers
+from cluster.model.layers import CacheFlags, KeptLayers, cache_dtype_of, kept_layers
 
 GIB = 1 << 30
 GEMMA = {
@@ -200,3 +200,20 @@ def test_what_is_not_known_is_refused(config: dict[str, Any]) -> None:
 @each("dtype", ["nvfp4", "int4_per_token_head", "fp8_per_token_head", "turboquant_4"])
 def test_a_cache_dtype_with_a_layout_of_its_own_is_refused(dtype: str) -> None:
     assert refusal(kept_layers, GEMMA, CacheFlags(cache_dtype=dtype)).code == "model-config-unknown"
+
+
+@each(
+    "quantization, dtype",
+    [
+        ({"quant_method": "modelopt", "kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": False}}, "fp8"),
+        ({"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}, "fp8"),
+        ({"quant_method": "compressed-tensors", "kv_cache_scheme": None}, "auto"),
+        ({"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "NVFP4"}}, "nvfp4"),
+        ({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": None}}, "auto"),
+        ({"quant_method": "gptq", "bits": 4}, "auto"),
+        ("no mapping", "auto"),
+    ],
+)
+def test_a_checkpoint_asks_for_a_cache_dtype(quantization: Any, dtype: str) -> None:
+    assert cache_dtype_of({"quantization_config": quantization}) == dtype
+    assert cache_dtype_of({"text_config": {"quantization_config": quantization}}) == dtype

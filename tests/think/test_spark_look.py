@@ -34,6 +34,7 @@ from cluster.spark.fact import NOT_ASKED, Fact, Missing, plain, read_section
 from cluster.spark.identity import Identity
 from cluster.spark.look import FACTS, Look, Seen, questions, read
 from cluster.spark.processes import OTHER_PROGRAMS, EngineProcess, Listener
+from cluster.spark.request import Model
 
 PARSES: dict[str, Callable[[Answer], Any]] = {
     "identity": lambda answer: read_section(answer, "identity", Identity),
@@ -54,6 +55,7 @@ PARSES: dict[str, Callable[[Answer], Any]] = {
     "ray": ranks.parse_nodes,
     **{fact.name: fact.parse for fact in FACTS},
 }
+MODELS = (Model("org/name", "main"),)
 PROGRAMS = sorted(path.stem for path in Path(cluster.__file__).with_name("far").glob("*.py"))
 HOSTILE = [
     b"",
@@ -75,15 +77,15 @@ HOSTILE = [
 
 
 def test_a_look_is_one_question_a_program() -> None:
-    asked = questions(Look(image="x:1", model="org/name"))
+    asked = questions(Look(image="x:1", models=MODELS))
     assert len(asked) == 8
     assert len(questions(Look())) == 6
-    assert len(questions(Look(image="x:1", model="org/name", thorough=True))) == 8 + len(FACTS)
+    assert len(questions(Look(image="x:1", models=MODELS, thorough=True))) == 8 + len(FACTS)
     assert not any(question.changes for question in asked)
 
 
 def test_this_machine_is_seen() -> None:
-    look = Look(model="org/name", hf_home="/nowhere", data_dir="/nowhere", thorough=True)
+    look = Look(models=MODELS, hf_home="/nowhere", data_dir="/nowhere", thorough=True)
     began = time.time()
     answers = [ask(one) if one.argv[0] == "python3" else Answer(127) for one in questions(look)]
     seen = read("here", look, answers, (began, time.time()))
@@ -153,7 +155,7 @@ def test_json_of_other_shapes(name: str) -> None:
 
 def test_mutated_answers_of_this_machine() -> None:
     """Real answers with bytes changed, cut or doubled: every field of Seen is a fact or Missing."""
-    look, rolled = Look(image="x:1", model="org/name", thorough=True), random.Random(7)
+    look, rolled = Look(image="x:1", models=MODELS, thorough=True), random.Random(7)
     real = [ask(one) if one.argv[0] == "python3" else Answer(0, b"{}") for one in questions(look)]
     for _ in range(300):
         seen = read("x", look, [Answer(0, mutate(rolled, answer.out)) for answer in real], (1.0, 2.0))

@@ -8,6 +8,7 @@ from facts_tools import ask
 
 from cluster.spark import weights
 from cluster.spark.fact import Missing
+from cluster.spark.request import Model
 from cluster.spark.weights import Weights
 
 COMMIT = "c1899de289a04d12100db370d81485cdf75e47ca"
@@ -55,7 +56,7 @@ class Cache:
         path.symlink_to(os.path.relpath(self.blobs / blob, path.parent))
 
     def look(self, *, model: str = MODEL, revision: str = "main", dummy: bool = False) -> Weights | Missing:
-        return weights.parse(ask(weights.question(model, revision, str(self.home), dummy=dummy)))
+        return weights.parse(ask(weights.question(Model(model, revision, dummy=dummy), str(self.home))))
 
     def problems(self) -> tuple[str, ...]:
         found = self.look()
@@ -153,7 +154,7 @@ def test_dummy_weights_need_no_weight_files(tmp_path: Path) -> None:
 def test_a_file_that_the_recipe_mounts(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     cache.add("fix/patched.py", b"")
-    asked = weights.question(MODEL, "main", str(tmp_path), files=["fix/patched.py", "fix/other.py"])
+    asked = weights.question(Model(MODEL, "main"), str(tmp_path), ["fix/patched.py", "fix/other.py"])
     found = weights.parse(ask(asked))
     assert found.problems == ("fix/other.py: not there, and the recipe mounts it",)
     assert found.hashes == {"fix/patched.py": hashlib.sha256(b"").hexdigest()}
@@ -174,7 +175,7 @@ def test_a_plain_directory(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
     (tmp_path / ".cache/huggingface/download").mkdir(parents=True)
     (tmp_path / ".cache/huggingface/download/x.incomplete").write_bytes(b"x")
-    found = weights.parse(ask(weights.question(str(tmp_path), "main", "/nowhere")))
+    found = weights.parse(ask(weights.question(Model(str(tmp_path), "main"), "/nowhere")))
     assert (found.commit, found.path, found.problems) == ("", str(tmp_path), ())
     assert found.files == len(FILES)
 

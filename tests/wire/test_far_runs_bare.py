@@ -31,10 +31,11 @@ def test_there_are_programs() -> None:
 
 @pytest.mark.parametrize("name", [*PROGRAMS, "prelude"])
 def test_imports_only_the_standard_library_and_the_prelude(name: str) -> None:
-    """But for rank.py: cord.py lies beside it wherever it runs, and has its own name for who checks types."""
+    """But for rank.py: cord.py and guard.py lie beside it wherever it runs; who checks types has longer names."""
     found = set(imports(ast.parse((FAR / f"{name}.py").read_text(), feature_version=(3, 10))))
     foreign = {dotted for dotted in found if dotted.partition(".")[0] not in sys.stdlib_module_names}
-    assert foreign <= ({"cord", "cluster.far.cord"} if name == "rank" else {"cluster.far.prelude"})
+    beside = {"cord", "cluster.far.cord", "guard", "cluster.far.guard"}
+    assert foreign <= (beside if name == "rank" else {"cluster.far.prelude"})
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -43,7 +44,8 @@ def test_runs_without_site_and_environment(name: str, far_python: str, tmp_path:
     program = tmp_path / f"{name}.py"
     program.write_bytes(source(name))
     if name == "rank":
-        (tmp_path / "cord.py").write_bytes(source("cord"))
+        for beside in ("cord", "guard"):
+            (tmp_path / f"{beside}.py").write_bytes(source(beside))
     words = [far_python, "-I", "-S", "-W", "error", str(program)]
     try:
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=tmp_path, timeout=20)

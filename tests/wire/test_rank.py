@@ -135,9 +135,10 @@ class Deployment:
         with socket.create_server((HEAD, 0)) as probe:
             self.port = probe.getsockname()[1]
 
-    def start(self, rank: int, engine: str | None = SERVES, *, token: str = "right", **more: Any) -> Rank:
+    def start(self, rank: int, engine: str | list[str] | None = SERVES, token: str = "right", **more: Any) -> Rank:
+        """`engine`: a Python program, or words."""
         home = self.folder / f"r{len(self.ranks)}"
-        words = [sys.executable, "-c", engine] if engine else None
+        words = [sys.executable, "-c", engine] if isinstance(engine, str) else engine
         wanted = {
             "rank": rank,
             "size": 2,
@@ -423,10 +424,10 @@ def test_strangers_do_not_disturb(deployment: Deployment) -> None:
     head.reaches("started")
     until(lambda: listens(deployment.port), "the cord's port")
     for said in (b"GET / HTTP/1.1\r\n\r\n", b"\xff\n", b"[1]\n", b"x" * 200_000, b""):
-        with socket.create_connection((HEAD, deployment.port), 5, (WORKER, 0)) as stranger:
-            with suppress(OSError):  # a rank that has read enough of it closes first
-                stranger.sendall(said)
-                stranger.shutdown(socket.SHUT_WR)
+        stranger = socket.create_connection((HEAD, deployment.port), 5, (WORKER, 0))
+        with stranger, suppress(OSError):  # a rank that has read enough of it closes first
+            stranger.sendall(said)
+            stranger.shutdown(socket.SHUT_WR)
     deployment.start(1).reaches("engine_started")
     head.reaches("engine_started")
 
@@ -522,25 +523,31 @@ def test_a_peer_reports_the_memory_of_the_rank_that_was_ended(deployment: Deploy
     head.must_end(76, f"rank 1 ({WORKER}): memory guard: 2.0 GiB available, 3.0 GiB required while loading")
 
 
-# Answers /health once the file `ready` appears in its directory.
+# Answers /health once the file `ready` appears in its directory; by TLS with a certificate.
 ANSWERS = """
-import http.server, pathlib, sys
+import http.server, pathlib, ssl, sys
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200 if self.path == '/health' and pathlib.Path('ready').exists() else 503)
         self.end_headers()
-server = http.server.HTTPServer(('127.0.0.2', PORT), Answer); print('listens', flush=True); server.serve_forever()
+port, certificate, of_clients = sys.argv[1:]
+server = http.server.HTTPServer(('127.0.0.2', int(port)), Answer)
+if certificate:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    context.verify_mode = ssl.VerifyMode[of_clients]
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+print('listens', flush=True); server.serve_forever()
 """
 
 
-def serving(deployment: Deployment, **limits: Any) -> tuple[Rank, Rank]:
+def serving(deployment: Deployment, certificate: str = "", of_clients: str = "CERT_NONE") -> tuple[Rank, Rank]:
     """Two ranks whose guards know that the server answers."""
     with socket.create_server((HEAD, 0)) as probe:
         port = probe.getsockname()[1]
-    guard = guarding(deployment.folder, **limits)
-    engine = ANSWERS.replace("PORT", str(port))
-    head = deployment.start(0, engine, guard=guard, health=(HEAD, port))
-    worker = deployment.start(1, guard=guard)
+    words = [sys.executable, "-c", ANSWERS, str(port), certificate, of_clients]
+    head = deployment.start(0, words, health=(HEAD, port))
+    worker = deployment.start(1)
     head.says("listens")
     (head.home / "ready").touch()
     for rank in (head, worker):
@@ -558,6 +565,18 @@ def test_once_the_server_answers_less_memory_is_enough_on_all_ranks(deployment: 
         code, why = rank.ends()
         assert code in (77, 76)  # both cross the limit at once; one may hear of the other first
         assert "memory guard: 0.5 GiB available, 1.0 GiB required while serving, for 0.5 s" in why
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificate")
+@pytest.mark.parametrize("of_clients", ["CERT_NONE", "CERT_REQUIRED"])
+def test_a_server_with_tls_is_seen_too(deployment: Deployment, of_clients: str) -> None:
+    """As with vLLM's --ssl-certfile and --ssl-cert-reqs: by nobody's authority, for another name."""
+    pem = str(deployment.folder / "own.pem")
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=elsewhere"]
+    subprocess.run([*words, "-keyout", pem, "-out", f"{pem}.crt"], check=True, capture_output=True)
+    with open(pem, "a") as file:
+        file.write(Path(f"{pem}.crt").read_text())
+    serving(deployment, pem, of_clients)
 
 
 def test_a_guard_that_ends_by_itself_ends_no_rank(deployment: Deployment) -> None:

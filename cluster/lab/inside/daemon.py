@@ -3,8 +3,8 @@
     unshare --net python3 daemon.py REGISTRY MODEL LAB_DIR
 
 Five times a second, for each booted host: bytes of the fabric netdevs (/proc/PID/net/dev) become
-port_xmit_data and port_rcv_data, in units of 4 bytes; carrier becomes state. A host whose name is in LAB_DIR/still
-keeps its counters as they are. Twenty times a second, for each host with a limit of memory: its cgroup becomes its
+port_xmit_data and port_rcv_data, in units of 4 bytes; carrier becomes state. A host with a file `still` keeps its
+counters as they are. Twenty times a second, for each host with a limit of memory: its cgroup becomes its
 /proc/meminfo. The lab's registry and hub (outside.py) end with it.
 """
 
@@ -41,11 +41,8 @@ def hosts_of(lab: Path) -> list[tuple[int, dict[str, Any]]]:
 
 def traffic(pid: int) -> dict[str, tuple[int, int]]:
     """Bytes received and sent by netdev."""
-    rows = {}
-    for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]:
-        name, _, rest = line.partition(":")
-        rows[name.strip()] = (int(rest.split()[0]), int(rest.split()[8]))
-    return rows
+    rows = [line.replace(":", " ").split() for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]]
+    return {name: (int(numbers[0]), int(numbers[8])) for name, *numbers in rows}
 
 
 def put(path: Path, text: str) -> None:
@@ -59,12 +56,12 @@ def put(path: Path, text: str) -> None:
 def refresh(pid: int, boot: dict[str, Any], still: bool, kept: dict[Path, str]) -> None:
     """Bring one host's RDMA tree up to date; `kept` has each file's content."""
     seen = traffic(pid)
-    sys_root = Path(f"/proc/{pid}/root/sys")
+    classes = Path(f"/proc/{pid}/root/sys/class")
     for port in boot["ports"]:
-        one = sys_root / "class/infiniband" / port["hca"] / "ports/1"
+        one = classes / "infiniband" / port["hca"] / "ports/1"
         received, sent = seen.get(port["netdev"], (0, 0))
         try:  # whether the cable is plugged in and the netdev is up
-            up = (sys_root / "class/net" / port["netdev"] / "carrier").read_text().strip() == "1"
+            up = (classes / "net" / port["netdev"] / "carrier").read_text().strip() == "1"
         except OSError:
             up = False
         wanted = {"state": "4: ACTIVE\n" if up else "1: DOWN\n"}
@@ -128,7 +125,7 @@ def main() -> None:
                 if boot.get("memory"):
                     show_memory(pid, boot["memory"])
                 if turn % COUNTERS == 0:
-                    refresh(pid, boot, (lab / "still" / boot["name"]).exists(), kept)
+                    refresh(pid, boot, (lab / "hosts" / boot["name"] / "still").exists(), kept)
             except (OSError, ValueError):
                 continue  # it is booting or gone
         time.sleep(PERIOD_S)

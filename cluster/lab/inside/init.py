@@ -154,13 +154,11 @@ def make_dev(root: Path) -> None:
         make_node(dev / "fuse", 10, 229)
     for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         (dev / name).symlink_to(target)
-    (dev / "pts").mkdir()
+    for name in ("pts", "shm", "mqueue", "infiniband"):
+        (dev / name).mkdir()
     mount("devpts", dev / "pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620,gid=5")
     (dev / "ptmx").symlink_to("pts/ptmx")
-    (dev / "shm").mkdir()
     mount("tmpfs", dev / "shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=50%")
-    (dev / "mqueue").mkdir()
-    (dev / "infiniband").mkdir()
     for number in range(4):
         make_node(dev / "infiniband" / f"uverbs{number}", 1, 3)
     make_node(dev / "infiniband/rdma_cm", 1, 3)

@@ -15,8 +15,7 @@ FP8 = {
     "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False},
     "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True},
 }
-INT4_WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP}
-INT4 = {"weights": {**INT4_WEIGHTS, "symmetric": True, "dynamic": False}}
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP, "symmetric": True, "dynamic": False}
 Pieces = Iterator[tuple[str, Any]]
 
 
@@ -64,5 +63,5 @@ def _rewrite(form: str, group: dict[str, Any], split: Callable[[str, Any], Piece
 
 to_fp8 = partial(_rewrite, "float-quantized", FP8, fp8)
 """FP8-Dynamic: inputs are scaled as they come."""
-to_int4 = partial(_rewrite, "pack-quantized", INT4, int4)
+to_int4 = partial(_rewrite, "pack-quantized", {"weights": INT4}, int4)
 """W4A16."""

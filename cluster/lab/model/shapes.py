@@ -11,27 +11,40 @@ from pathlib import Path
 from typing import Any
 
 from quantised import to_fp8, to_int4
-from words import VOCABULARY, token
+from words import MARKS, VOCABULARY, token
 
 CONTEXT = 131072
-# As in the real ones: two head sizes, full attention in each sixth layer, whose keys are its values.
-TEXT = {
+SMALL = {
     "vocab_size": VOCABULARY,
-    "vocab_size_per_layer_input": 0,
     "hidden_size": 128,
-    "hidden_size_per_layer_input": 0,
-    "intermediate_size": 256,
-    "num_hidden_layers": 6,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 64,
+    "max_position_embeddings": 2 * CONTEXT,
+    "dtype": "bfloat16",
+}
+"""What most of them share."""
+# As in the real ones: two head sizes, full attention in each sixth layer, whose keys are its values.
+TEXT = SMALL | {
+    "vocab_size_per_layer_input": 0,
+    "hidden_size_per_layer_input": 0,
+    "intermediate_size": 256,
+    "num_hidden_layers": 6,
     "global_head_dim": 128,
     "attention_k_eq_v": True,
     "sliding_window": 512,
     "final_logit_softcapping": 30.0,
     "max_position_embeddings": CONTEXT,
-    "dtype": "bfloat16",
 }
+SMALLEST = TEXT | {
+    "hidden_size": 256,
+    "hidden_size_per_layer_input": 32,
+    "intermediate_size": 512,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "attention_k_eq_v": False,
+    "max_position_embeddings": 32768,
+}
+"""Gemma 4 without pictures, with embeddings for each layer as the smallest ones have them."""
 EXPERTS = {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 64}
 # 144 is no multiple of 64, as 4304 is none: such a tower vLLM leaves in BF16 when it quantises while loading.
 VISION = {
@@ -46,13 +59,9 @@ VISION = {
 }
 DRAFTER = {**TEXT, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_kv_shared_layers": 2}
 DRAFTER["layer_types"] = ["sliding_attention", "full_attention"]
-QWEN = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 128,
+# Qwen 3.5's mixture without pictures: linear attention, full attention in each fourth layer, experts.
+QWEN = SMALL | {
     "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
     "linear_key_head_dim": 64,
     "linear_value_head_dim": 64,
     "linear_num_key_heads": 2,
@@ -61,41 +70,21 @@ QWEN = {
     "shared_expert_intermediate_size": 64,
     "num_experts": 8,
     "num_experts_per_tok": 2,
-    "max_position_embeddings": 2 * CONTEXT,
-    "dtype": "bfloat16",
 }
-
-MINIMAX = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 128,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-    "max_position_embeddings": 2 * CONTEXT,
-    "dtype": "bfloat16",
-}
+# Plain attention with norms before its heads, and experts.
+MINIMAX = SMALL | {"intermediate_size": 64, "num_hidden_layers": 2, "num_local_experts": 8, "num_experts_per_tok": 2}
 MINIMAX_FOR_VLLM = {"rotary_dim": 32, "scoring_func": "softmax", "use_routing_bias": True}
 """Keys of config.json that vLLM reads and transformers leaves out. The real one's scores are sigmoids, which vLLM's CPU
 build does not have."""
-NEMOTRON = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 128,
+# Mamba, attention and dense layers. The real one's experts lack a gate: no CPU kernel.
+NEMOTRON = SMALL | {
     "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"],
     "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
     "ssm_state_size": 64,
     "mamba_num_heads": 4,
     "mamba_head_dim": 64,
     "n_groups": 2,
     "chunk_size": 64,
-    "max_position_embeddings": 2 * CONTEXT,
-    "dtype": "bfloat16",
 }
 
 
@@ -109,15 +98,14 @@ def save(model: Any, files: Path) -> None:
         (files / "processor_config.json").unlink()
 
 
-def text_only(files: Path) -> None:
-    """Gemma 4 without pictures, with embeddings for each layer as the smallest ones have them."""
+def made(files: Path, kind: str, values: dict[str, Any], form: str = "") -> None:
+    """A model of a class of transformers (its name without ForCausalLM) with these values in its configuration."""
     import torch
-    from transformers import Gemma4ForCausalLM, Gemma4TextConfig
+    import transformers
 
     torch.manual_seed(4)
-    small = {"hidden_size": 256, "hidden_size_per_layer_input": 32, "intermediate_size": 512}
-    more = {"vocab_size_per_layer_input": VOCABULARY, "attention_k_eq_v": False, "max_position_embeddings": 32768}
-    save(Gemma4ForCausalLM(Gemma4TextConfig(**TEXT | small | more)), files)
+    config = getattr(transformers, f"{form or kind}Config")(**values)
+    save(getattr(transformers, f"{kind}ForCausalLM")(config), files)
 
 
 def with_vision(files: Path, **more: Any) -> None:
@@ -126,15 +114,8 @@ def with_vision(files: Path, **more: Any) -> None:
     from transformers import Gemma4Config, Gemma4ForConditionalGeneration, Gemma4TextConfig, Gemma4VisionConfig
 
     torch.manual_seed(4)
-    marks = {
-        "boi_token_id": token("<|image>"),
-        "eoi_token_id": token("<image|>"),
-        "image_token_id": token("<|image|>"),
-        "video_token_id": token("<|video|>"),
-        "boa_token_id": token("<|audio>"),
-        "eoa_token_index": token("<audio|>"),
-        "audio_token_id": token("<|audio|>"),
-    }
+    marks = {f"{name}_id": token(mark) for name, mark in MARKS.items()} | {"video_token_id": token("<|video|>")}
+    marks["eoa_token_index"] = marks.pop("eoa_token_id")  # so Gemma's configuration names it
     text, vision = Gemma4TextConfig(**TEXT | more), Gemma4VisionConfig(**VISION)
     save(Gemma4ForConditionalGeneration(Gemma4Config(text_config=text, vision_config=vision, **marks)), files)
 
@@ -149,68 +130,35 @@ def mixture(files: Path) -> None:
     (files / "gemma4_patched.py").write_text(f"{own}\n# vLLM's own file, from a toy's repository (cluster lab)\n")
 
 
-def qwen_mixture(files: Path) -> None:
-    """Qwen 3.5's mixture without pictures: linear attention, full attention in each fourth layer, experts."""
-    import torch
-    from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
-
-    torch.manual_seed(4)
-    save(Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**QWEN)), files)
-
-
-def qwen_dense(files: Path) -> None:
-    """The same without experts, as Qwen 3.8's 27B is."""
-    import torch
-    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
-
-    torch.manual_seed(4)
-    save(Qwen3_5ForCausalLM(Qwen3_5TextConfig(**QWEN | {"intermediate_size": 256})), files)
-
-
 def minimax(files: Path) -> None:
-    """MiniMax M2: plain attention with norms before its heads, and experts."""
-    import torch
-    from transformers import MiniMaxM2Config, MiniMaxM2ForCausalLM
-
-    torch.manual_seed(4)
     ends = {"bos_token_id": token("<bos>"), "eos_token_id": token("<eos>")}
-    save(MiniMaxM2ForCausalLM(MiniMaxM2Config(**MINIMAX | ends)), files)
+    made(files, "MiniMaxM2", MINIMAX | ends)
     config = json.loads((files / "config.json").read_text())
     (files / "config.json").write_text(json.dumps(config | MINIMAX_FOR_VLLM, indent=1))
 
 
-def nemotron(files: Path) -> None:
-    """Nemotron-H: Mamba, attention and dense layers. The real one's experts lack a gate: no CPU kernel."""
-    import torch
-    from transformers import NemotronHConfig, NemotronHForCausalLM
-
-    torch.manual_seed(4)
-    save(NemotronHForCausalLM(NemotronHConfig(**NEMOTRON)), files)
-
-
 def drafter(files: Path) -> None:
     """Gemma 4's assistant: has no keys and values of its own, reads those of the model it drafts for."""
-    import torch
-    from transformers import Gemma4AssistantConfig, Gemma4AssistantForCausalLM, Gemma4TextConfig
+    from transformers import Gemma4TextConfig
 
-    torch.manual_seed(4)
-    config = Gemma4AssistantConfig(
-        text_config=Gemma4TextConfig(**DRAFTER), backbone_hidden_size=TEXT["hidden_size"], dtype="bfloat16"
-    )
-    save(Gemma4AssistantForCausalLM(config), files)
+    text = Gemma4TextConfig(**DRAFTER)
+    values = {"text_config": text, "backbone_hidden_size": TEXT["hidden_size"], "dtype": "bfloat16"}
+    made(files, "Gemma4Assistant", values)
 
 
 TOYS: dict[str, tuple[Callable[[Path], None], ...]] = {
-    "tiny-gemma-4": (text_only,),
+    "tiny-gemma-4": (partial(made, kind="Gemma4", form="Gemma4Text", values=SMALLEST),),
     "tiny-gemma-4-dense": (with_vision,),
     "tiny-gemma-4-dense-awq": (with_vision, to_int4),
     "tiny-gemma-4-moe": (mixture,),
     "tiny-gemma-4-moe-fp8": (mixture, to_fp8),  # vLLM has no FP8 experts for CPU, so they stay as they are
     "tiny-gemma-4-moe-assistant": (drafter,),
-    "tiny-qwen-3.5-moe": (qwen_mixture,),
-    "tiny-qwen-3.5-dense": (qwen_dense,),
+    "tiny-qwen-3.5-moe": (partial(made, kind="Qwen3_5Moe", form="Qwen3_5MoeText", values=QWEN),),
+    "tiny-qwen-3.5-dense": (
+        partial(made, kind="Qwen3_5", form="Qwen3_5Text", values=QWEN | {"intermediate_size": 256}),
+    ),
     "tiny-minimax-m2": (minimax,),
-    "tiny-nemotron-h": (nemotron,),
+    "tiny-nemotron-h": (partial(made, kind="NemotronH", values=NEMOTRON),),
 }
 
 

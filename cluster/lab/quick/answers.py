@@ -28,21 +28,18 @@ def find(model: str, revision: str) -> Path:
 
 
 class Tokenizer:
-    """Text to ids and back; bytes where the model has no tokenizer."""
+    """Text to ids and back."""
 
     def __init__(self, folder: Path) -> None:
-        file = folder / "tokenizer.json"
-        self._real: Any = None
-        if file.exists():
-            from tokenizers import Tokenizer as Real
+        from tokenizers import Tokenizer as Real
 
-            self._real = Real.from_file(str(file))
+        self._real = Real.from_file(str(folder / "tokenizer.json"))
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        return self._real.encode(text, add_special_tokens=special).ids if self._real else list(text.encode())
+        return self._real.encode(text, add_special_tokens=special).ids
 
     def decode(self, ids: list[int]) -> str:
-        return self._real.decode(ids) if self._real else bytes(one % 256 for one in ids).decode("utf-8", "replace")
+        return self._real.decode(ids)
 
 
 def word(index: int) -> str:
@@ -56,15 +53,15 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    id: str
+    """What a body asks for; `head` begins each answer to it."""
+
+    head: dict[str, Any]
     chat: bool
-    model: str
     prompt_tokens: int
     count: int
     stream: bool
     usage_at_end: bool
     usage_always: bool
-    created: int
 
     def usage(self, done: int) -> dict[str, Any]:
         total = self.prompt_tokens + done
@@ -87,10 +84,12 @@ def read_request(body: dict[str, Any], chat: bool, given: Namespace, tokenizer: 
     if prompt + count > given.max_model_len:
         limit = f"This model's maximum context length is {given.max_model_len} tokens."
         raise Refused(400, f"{limit} However, you requested {count} output tokens and your prompt contains {prompt}.")
-    options = body.get("stream_options") or {}
-    prefix = "chatcmpl-" if chat else "cmpl-"
-    flags = (bool(body.get("stream")), bool(options.get("include_usage")), bool(options.get("continuous_usage_stats")))
-    return Request(prefix + uuid.uuid4().hex[:16], chat, model, prompt, int(count), *flags, int(time.time()))
+    options, stream = body.get("stream_options") or {}, bool(body.get("stream"))
+    prefix, kind = ("chatcmpl-", "chat.completion") if chat else ("cmpl-", "text_completion")
+    name = {"id": prefix + uuid.uuid4().hex[:16], "object": f"{kind}.chunk" if chat and stream else kind}
+    head = {**name, "created": int(time.time()), "model": model}
+    usage = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
+    return Request(head, chat, prompt, int(count), stream, *usage)
 
 
 def count_prompt(prompt: Any, tokenizer: Tokenizer) -> int:
@@ -103,19 +102,12 @@ def count_prompt(prompt: Any, tokenizer: Tokenizer) -> int:
     return len(tokenizer.encode(prompt))
 
 
-def head(request: Request) -> dict[str, Any]:
-    kind = "chat.completion" if request.chat else "text_completion"
-    if request.stream and request.chat:
-        kind += ".chunk"
-    return {"id": request.id, "object": kind, "created": request.created, "model": request.model}
-
-
 def whole(request: Request) -> dict[str, Any]:
     text = "".join(word(index) for index in range(request.count))
     message = {"role": "assistant", "content": text.strip(), "tool_calls": []}
     part: dict[str, Any] = {"message": message} if request.chat else {"text": text}
     choice = {"index": 0, **part, "logprobs": None, "finish_reason": "length", "stop_reason": None}
-    return head(request) | {"choices": [choice], "usage": request.usage(request.count)}
+    return request.head | {"choices": [choice], "usage": request.usage(request.count)}
 
 
 def chunk(request: Request, index: int) -> dict[str, Any]:
@@ -124,7 +116,7 @@ def chunk(request: Request, index: int) -> dict[str, Any]:
     first = {"role": "assistant", "content": ""} if index < 0 else {"content": text}
     part: dict[str, Any] = {"delta": first} if request.chat else {"text": text}
     finish = "length" if index + 1 == request.count else None
-    row = head(request) | {"choices": [{"index": 0, **part, "logprobs": None, "finish_reason": finish}]}
+    row = request.head | {"choices": [{"index": 0, **part, "logprobs": None, "finish_reason": finish}]}
     if request.usage_always:
         row["usage"] = request.usage(index + 1)
     return row
@@ -132,10 +124,9 @@ def chunk(request: Request, index: int) -> dict[str, Any]:
 
 def last(request: Request) -> dict[str, Any]:
     """The chunk with the usage and no choice."""
-    return head(request) | {"choices": [], "usage": request.usage(request.count)}
+    return request.head | {"choices": [], "usage": request.usage(request.count)}
 
 
 def error(status: int, message: str) -> dict[str, Any]:
-    kinds = {400: "BadRequestError", 401: "AuthenticationError", 404: "NotFoundError"}
-    kind = kinds.get(status, "InternalServerError")
+    kind = {400: "BadRequestError", 401: "AuthenticationError", 404: "NotFoundError"}.get(status, "InternalServerError")
     return {"error": {"message": message, "type": kind, "param": None, "code": status}}

@@ -64,22 +64,17 @@ class QuickServer(ThreadingHTTPServer):
 
     def metrics(self) -> str:
         names = ("num_requests_running", "num_requests_waiting", "prompt_tokens_total", "generation_tokens_total")
-        rows = []
+        labels, text = f'{{engine="0",model_name="{self.given.names[0]}"}}', ""
         for name in (*names, "request_success_total", "kv_cache_usage_perc"):
             kind = "counter" if name.endswith("_total") else "gauge"
-            labels = f'{{engine="0",model_name="{self.given.names[0]}"}}'
-            rows.append(f"# TYPE vllm:{name} {kind}\nvllm:{name}{labels} {float(self.numbers[name])}\n")
-        return "".join(rows)
+            text += f"# TYPE vllm:{name} {kind}\nvllm:{name}{labels} {float(self.numbers[name])}\n"
+        return text
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # small writes leave at once
     server: QuickServer
-
-    def setup(self) -> None:
-        """Small writes leave at once."""
-        super().setup()
-        self.connection.setsockopt(6, 1, 1)  # TCP_NODELAY
 
     def do_GET(self) -> None:
         given = self.server.given
@@ -109,8 +104,6 @@ class Handler(BaseHTTPRequestHandler):
                 self.give_json(200, {"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": None})
             elif self.path == "/detokenize":
                 self.give_json(200, {"prompt": self.server.tokenizer.decode(body["tokens"])})
-            elif self.path == "/reset_prefix_cache":
-                self.give_json(200, {})
             else:
                 self.give_json(404, {"detail": "Not Found"})
         except Refused as refused:

@@ -13,7 +13,6 @@ import os
 import re
 import sys
 import time
-from collections.abc import Collection
 from typing import Any
 
 NAME = "NVIDIA GB10 (simulated)"
@@ -27,17 +26,12 @@ WORKER = re.compile(r"VLLM::Worker|ray::RayWorker|ray::QuickWorker")
 REASONS = {"gpu_idle": 0x1, "applications_clocks_setting": 0x2, "sw_power_cap": 0x4}
 
 
-def state() -> dict[str, Any]:
-    """What a fault sets; empty when nothing is broken."""
+def state(path: str) -> dict[str, Any]:
+    """What a fault or `-lgc` set; empty when nothing did."""
     try:
-        return dict(json.loads(read(STATE) or "{}"))
+        return dict(json.loads(read(path) or "{}"))
     except ValueError:  # it is being written
         return {}
-
-
-def limit_mhz() -> int:
-    """The highest SM clock that was set, else the GPU's own."""
-    return int(json.loads(read(CLOCKS) or "{}").get("max", MAX_MHZ))
 
 
 def set_limit(words: list[str]) -> None:
@@ -114,69 +108,61 @@ def reading(given: dict[str, Any]) -> dict[str, Any]:
         "reasons": ["gpu_idle"] if idle else [],
     }
     now |= {key: value for key, value in given.items() if key != "apps"}
-    if now["sm_mhz"] > (most := limit_mhz()):
+    if now["sm_mhz"] > (most := state(CLOCKS).get("max", MAX_MHZ)):
         now |= {"sm_mhz": most, "reasons": [*now["reasons"], "applications_clocks_setting"]}
     return now
 
 
 def gpu_values(now: dict[str, Any]) -> dict[str, tuple[str, str]]:
     """Fields of --query-gpu: name → (value, unit)."""
+    values: dict[str, tuple[str, str]] = {}
     mask = f"0x{sum(REASONS[name] for name in now['reasons']):016X}"
-    power, clock = (f"{now['power_w']:.2f}", "W"), (str(now["sm_mhz"]), "MHz")
-    values = {
-        "pstate": ("P8" if "gpu_idle" in now["reasons"] else "P0", ""),
-        "persistence_mode": ("Enabled", ""),
-        "driver_version": (DRIVER, ""),
-        "compute_cap": ("12.1", ""),
-        "utilization.gpu": (str(now["utilization"]), "%"),
-        "utilization.memory": ("0", "%"),
-        "temperature.gpu": (str(now["temperature"]), ""),
-        "clocks.max.sm": (str(MAX_MHZ), "MHz"),
-    }
-    for names, value in (
-        ("index", ("0", "")),
-        ("name gpu_name", (NAME, "")),
-        ("uuid gpu_uuid", (UUID, "")),
-        ("memory.total memory.used memory.free memory.reserved power.limit enforced.power.limit", ("[N/A]", "")),
-        ("power.draw power.draw.average power.draw.instant", power),
-        ("clocks.sm clocks.current.sm clocks.gr", clock),
-        ("clocks_event_reasons.active clocks_throttle_reasons.active", (mask, "")),
+    for names, value, unit in (
+        ("index", "0", ""),
+        ("name gpu_name", NAME, ""),
+        ("uuid gpu_uuid", UUID, ""),
+        ("pstate", "P8" if "gpu_idle" in now["reasons"] else "P0", ""),
+        ("persistence_mode", "Enabled", ""),
+        ("driver_version", DRIVER, ""),
+        ("compute_cap", "12.1", ""),
+        ("utilization.gpu", str(now["utilization"]), "%"),
+        ("utilization.memory", "0", "%"),
+        ("temperature.gpu", str(now["temperature"]), ""),
+        ("memory.total memory.used memory.free memory.reserved power.limit enforced.power.limit", "[N/A]", ""),
+        ("power.draw power.draw.average power.draw.instant", f"{now['power_w']:.2f}", "W"),
+        ("clocks.sm clocks.current.sm clocks.gr", str(now["sm_mhz"]), "MHz"),
+        ("clocks.max.sm", str(MAX_MHZ), "MHz"),
+        ("clocks_event_reasons.active clocks_throttle_reasons.active", mask, ""),
     ):
-        values |= dict.fromkeys(names.split(), value)
+        values |= dict.fromkeys(names.split(), (value, unit))
     return values
 
 
 def table(fields: list[str], rows: list[dict[str, str]], units: dict[str, str], form: list[str]) -> None:
-    """CSV as nvidia-smi writes it: units in the header, and behind each value unless `form` has "nounits"."""
+    """CSV as nvidia-smi writes it: units in the header, and behind each value unless `form` has "nounits". A field that
+    `units` does not have ends the query, exit 2, as the real tool does."""
+    if unknown := [field for field in fields if field not in units]:
+        print(f'Field "{unknown[0]}" is not a valid field to query.\n')
+        sys.exit(2)
     behind = {} if "nounits" in form else {field: f" {unit}" for field, unit in units.items() if unit}
     if "noheader" not in form:
-        print(", ".join(f"{field} [{units[field]}]" if units.get(field) else field for field in fields))
+        print(", ".join(f"{field} [{units[field]}]" if units[field] else field for field in fields))
     for row in rows:
         print(", ".join(row[field] + behind.get(field, "") for field in fields))
 
 
 def query_gpu(fields: list[str], form: list[str]) -> None:
-    values = gpu_values(reading(state()))
-    check(fields, values)
+    values = gpu_values(reading(state(STATE)))
     table(fields, [{name: value for name, (value, _) in values.items()}], {n: u for n, (_, u) in values.items()}, form)
 
 
 def query_apps(fields: list[str], form: list[str]) -> None:
     rows = []
-    for pid, name, size in compute_apps(state()):
+    for pid, name, size in compute_apps(state(STATE)):
         used = {"used_memory": str(size), "used_gpu_memory": str(size)}
         rows.append({"pid": str(pid), "process_name": name, "name": name, "gpu_uuid": UUID, "gpu_name": NAME, **used})
-    known = {"pid", "process_name", "name", "gpu_uuid", "gpu_name", "used_memory", "used_gpu_memory"}
-    check(fields, known)
-    table(fields, rows, {"used_memory": "MiB", "used_gpu_memory": "MiB"}, form)
-
-
-def check(fields: list[str], known: Collection[str]) -> None:
-    """An unknown field ends the query, exit 2, as the real tool does."""
-    for field in fields:
-        if field not in known:
-            print(f'Field "{field}" is not a valid field to query.\n')
-            sys.exit(2)
+    units = dict.fromkeys(("pid", "process_name", "name", "gpu_uuid", "gpu_name"), "")
+    table(fields, rows, units | {"used_memory": "MiB", "used_gpu_memory": "MiB"}, form)
 
 
 def main(words: list[str]) -> None:

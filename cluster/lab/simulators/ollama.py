@@ -11,36 +11,29 @@ import sys
 import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 PORT = 11434
 MIB = 192
 runners: dict[str, "subprocess.Popen[bytes]"] = {}
 
 
-def load(name: str) -> None:
-    if name not in runners:
-        runners[name] = subprocess.Popen([sys.executable, __file__, "runner", "--model", name])
-
-
-def held() -> list[dict[str, object]]:
-    return [{"name": name, "model": name, "size": MIB << 20, "size_vram": MIB << 20} for name in runners]
-
-
 class Api(BaseHTTPRequestHandler):
     """The two requests that the commands send."""
 
     def do_GET(self) -> None:
-        self.answer({"models": held()})
+        size = {"size": MIB << 20, "size_vram": MIB << 20}
+        self.answer({"models": [{"name": name, "model": name, **size} for name in runners]})
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         name, unload = asked["model"], asked.get("keep_alive") == 0
-        if not unload:
-            load(name)
-        elif name in runners:
+        if unload and name in runners:
             runner = runners.pop(name)
             runner.terminate()
             runner.wait()
+        elif not unload and name not in runners:
+            runners[name] = subprocess.Popen([sys.executable, __file__, "runner", "--model", name])
         self.answer({"model": name, "response": "", "done": True, "done_reason": "unload" if unload else "load"})
 
     def answer(self, value: object) -> None:
@@ -55,7 +48,7 @@ class Api(BaseHTTPRequestHandler):
         """Silent."""
 
 
-def call(path: str, body: object = None) -> object:
+def call(path: str, body: object = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(f"http://127.0.0.1:{PORT}{path}", data, timeout=5) as answer:
         return json.loads(answer.read())
@@ -69,9 +62,7 @@ def main(words: list[str]) -> None:
         time.sleep(1e9)
         del memory
     elif words == ["ps"]:
-        answer = call("/api/ps")
-        rows = answer["models"] if isinstance(answer, dict) else []
-        print("\n".join(["NAME", *(row["name"] for row in rows)]))
+        print("\n".join(["NAME", *(row["name"] for row in call("/api/ps")["models"])]))
     elif len(words) == 2 and words[0] in ("run", "stop"):
         call("/api/generate", {"model": words[1], "keep_alive": -1 if words[0] == "run" else 0})
     else:
