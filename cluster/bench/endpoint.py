@@ -217,8 +217,7 @@ def _with_loaded(engine: Engine, served: Served, memory: Mapping[str, Any]) -> E
 
 
 def fetch(loader: Loader, *asks: Ask, name: str = "fetch") -> list[HttpAnswer]:
-    record = loader.send(Batch(name, asks, timeout_s=FETCH_TIMEOUT_S, warm=None))
-    return [read_http(one) for one in record.records]
+    return [read_http(one) for one in loader.send(Batch(name, asks, timeout_s=FETCH_TIMEOUT_S, warm=None)).records]
 
 
 def json_object(answer: HttpAnswer) -> dict[str, Any]:

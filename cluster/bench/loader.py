@@ -130,8 +130,7 @@ def load_command(urls: Sequence[str], api_key_file: str = "", container: str = "
     The servers' key is read where the client runs, from a file of mode 0600.
     """
     words = attend(container, WORDS) if container else WORDS
-    setup = {"urls": urls, "api_key_file": api_key_file}
-    return words, framed(source("load")) + orjson.dumps(setup) + b"\n"
+    return words, framed(source("load")) + orjson.dumps({"urls": urls, "api_key_file": api_key_file}) + b"\n"
 
 
 class ProcessLoader:

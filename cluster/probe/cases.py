@@ -49,8 +49,7 @@ def choose(only: Sequence[str], *, quick: bool = False, full: bool = False) -> t
     names = [name.strip() for word in only for name in word.split(",")]
     for name in names:
         if name not in (*groups, *ids):
-            all_known = f"groups: {', '.join(groups)}; cases: {', '.join(ids)}"
-            remedy = did_you_mean(name, [*groups, *ids]) or all_known
+            remedy = did_you_mean(name, [*groups, *ids]) or f"groups: {', '.join(groups)}; cases: {', '.join(ids)}"
             raise UsageError(f"case not found: {name!r}", code="case-not-found", remedy=remedy)
     if names:
         return tuple(case for case in CASES if case.id in names or case.group in names)

@@ -84,8 +84,7 @@ def count(server: ProbedServer) -> Talk:
     """Tokens are counted without an answer: about as many as the answer then reports, and more for a longer text."""
     path, counts, reply = f"{PATH}/count_tokens", list[int](), Reply(None)
     for content in (HELLO, LONGER):
-        body = {"model": server.model, "messages": [{"role": "user", "content": content}]}
-        reply = yield Ask(path, body)
+        reply = yield Ask(path, {"model": server.model, "messages": [{"role": "user", "content": content}]})
         check_there(reply, path)
         tokens = reply.document.get("input_tokens")
         counts.append(tokens if isinstance(tokens, int) else 0)
