@@ -370,8 +370,5 @@ def newest(directory: Path) -> list[Path]:
         several = (result.manifest.tp or 1) > 1 or result.manifest.replicas
         baseline, _ = find_baseline(directory, result) if several else (None, ())
         return [baseline[0], path] if baseline else [path]
-    raise UsageError(
-        f"no results found in {directory}",
-        code="no-results",
-        remedy="run `cluster bench`, or name other files: cluster report FILE…",
-    )
+    remedy = "run `cluster bench`, or name other files: cluster report FILE…"
+    raise UsageError(f"no results found in {directory}", code="no-results", remedy=remedy)

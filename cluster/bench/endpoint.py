@@ -217,8 +217,7 @@ def _with_loaded(engine: Engine, served: Served, memory: Mapping[str, Any]) -> E
 
 
 def fetch(loader: Loader, *asks: Ask, name: str = "fetch") -> list[HttpAnswer]:
-    record = loader.send(Batch(name, asks, timeout_s=FETCH_TIMEOUT_S, warm=None))
-    return [read_http(one) for one in record.records]
+    return [read_http(one) for one in loader.send(Batch(name, asks, timeout_s=FETCH_TIMEOUT_S, warm=None)).records]
 
 
 def json_object(answer: HttpAnswer) -> dict[str, Any]:
@@ -244,12 +243,9 @@ def find_model(loader: Loader, wanted: str, base_url: str) -> Served:
     """
     [answer] = fetch(loader, Ask("/v1/models"))
     if answer.status is None:
-        raise ClusterError(
-            f"no server answers at {base_url}: {answer.problem}",
-            code="server-unreachable",
-            where=f"asked from {loader.where}",
-            remedy="run `cluster status` to see whether it is running, or name another one with --base-url",
-        )
+        what = f"no server answers at {base_url}: {answer.problem}"
+        remedy = "run `cluster status` to see whether it is running, or name another one with --base-url"
+        raise ClusterError(what, code="server-unreachable", where=f"asked from {loader.where}", remedy=remedy)
     models = {str(model.get("id")): model for model in json_object(answer).get("data") or []}
     if not models:
         text = error_text(answer.body)
@@ -257,11 +253,8 @@ def find_model(loader: Loader, wanted: str, base_url: str) -> Served:
         code = "api-key-refused" if remedy else "models-not-listed"
         raise ClusterError(f"{base_url}/v1/models returned HTTP {answer.status}: {text}", code=code, remedy=remedy)
     if not wanted and len(models) > 1:
-        raise UsageError(
-            f"the server offers {len(models)} models: {', '.join(models)}",
-            code="model-not-chosen",
-            remedy="name one with --model",
-        )
+        what = f"the server offers {len(models)} models: {', '.join(models)}"
+        raise UsageError(what, code="model-not-chosen", remedy="name one with --model")
     name = wanted or next(iter(models))
     if name not in models:
         near = difflib.get_close_matches(name, models, 1, 0.0)

@@ -45,13 +45,7 @@ class Batch:
     warm: str | None = "/v1/models"
 
     def line(self) -> bytes:
-        requests = [
-            {"method": "GET" if ask.body is None else "POST"}
-            | {"path": ask.path, "body": ask.body, "server": ask.server}
-            for ask in self.asks
-        ]
-        rest = {"id": self.id, "concurrency": self.concurrency, "timeout_s": self.timeout_s, "warm": self.warm}
-        return orjson.dumps(rest | {"requests": requests}) + b"\n"
+        return orjson.dumps(self) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +83,8 @@ def parse_record(line: str, more: Callable[[], str]) -> BatchRecord:
         )
         return BatchRecord(tuple(records), document["client"])
     except (ValueError, LookupError, TypeError, struct.error, zlib.error) as error:
-        raise ClusterError(
-            f"the load client's answer cannot be read ({error})", code="load-client-invalid", where=line[:200]
-        ) from error
+        what = f"the load client's answer cannot be read ({error})"
+        raise ClusterError(what, code="load-client-invalid", where=line[:200]) from error
 
 
 class Loader(Protocol):
@@ -131,20 +124,17 @@ class Progress:
     seconds: float
 
 
-def load_command(
-    base_url: str, api_key_file: str = "", container: str = "", others: Sequence[str] = ()
-) -> tuple[tuple[str, ...], bytes]:
+def load_command(urls: Sequence[str], api_key_file: str = "", container: str = "") -> tuple[tuple[str, ...], bytes]:
     """Words and first stdin of the load client, for `Host.start`: on the host itself, or in one of its containers.
 
-    `others`: more servers, with the same key. It is read where the client runs, from a file of mode 0600.
+    The servers' key is read where the client runs, from a file of mode 0600.
     """
     words = attend(container, WORDS) if container else WORDS
-    setup = {"base_url": base_url, "others": list(others), "api_key_file": api_key_file}
-    return words, framed(source("load")) + orjson.dumps(setup) + b"\n"
+    return words, framed(source("load")) + orjson.dumps({"urls": urls, "api_key_file": api_key_file}) + b"\n"
 
 
 class ProcessLoader:
-    """A running load client: `ProcessLoader(host.start(*load_command(url)))`."""
+    """A running load client: `ProcessLoader(host.start(*load_command([url])))`."""
 
     def __init__(self, process: Process, container: str = "", start: Callable[[], Process] | None = None) -> None:
         """Wait until the client, in this container or in none, is ready. Raises ClusterError with its words if not.
@@ -207,8 +197,5 @@ class ProcessLoader:
             else:
                 others.append(line.strip())
         words = f": {' / '.join(others)}" if others else ""
-        raise ConnectionLostError(
-            f"the load client ended{words}",
-            code="load-client-lost",
-            remedy="run `cluster status`, then the same command again",
-        )
+        remedy = "run `cluster status`, then the same command again"
+        raise ConnectionLostError(f"the load client ended{words}", code="load-client-lost", remedy=remedy)

@@ -101,11 +101,7 @@ class Manifest:
 
     @property
     def products(self) -> tuple[str, ...]:
-        return tuple(sorted({host.product for host in self.hosts if host.product}))
-
-    @property
-    def drivers(self) -> tuple[str, ...]:
-        return tuple(sorted({host.driver for host in self.hosts if host.driver}))
+        return self.of_hosts("product")
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -114,9 +110,9 @@ class Manifest:
         kinds = ("; ".join(f"{count} × {one}" if count > 1 else one for one, count in kind) for kind in found)
         return tuple(sorted(kinds))
 
-    @property
-    def clock_limits(self) -> tuple[str, ...]:
-        return tuple(sorted({host.clock_limit for host in self.hosts if host.clock_limit}))
+    def of_hosts(self, name: str) -> tuple[str, ...]:
+        """What is known of the hosts by this name, each value once."""
+        return tuple(sorted({value for host in self.hosts if (value := getattr(host, name))}))
 
     @property
     def card(self) -> Card | None:
@@ -130,8 +126,8 @@ class Manifest:
 
     def document(self) -> dict[str, Any]:
         """As JSON holds it, with the derived fields beside the others."""
-        derived = {name: getattr(self, name) for name in ("products", "gpus", "clock_limits", "drivers", "simulated")}
-        return asdict(self) | derived
+        of_hosts = {"products": self.products, "gpus": self.gpus, "clock_limits": self.of_hosts("clock_limit")}
+        return asdict(self) | of_hosts | {"drivers": self.of_hosts("driver"), "simulated": self.simulated}
 
 
 MAY_DIFFER = {item.name: item.metadata["may_differ"] for item in fields(Manifest) if item.metadata}
@@ -236,11 +232,8 @@ def parse_result(document: dict[str, Any]) -> Result:
     if "schema" not in document:
         raise ClusterError("not a result of cluster bench: it has no schema number", code="result-invalid")
     if document["schema"] > SCHEMA:
-        raise ClusterError(
-            f"the result has schema {document['schema']}; this version reads up to {SCHEMA}",
-            code="result-too-new",
-            remedy="update cluster",
-        )
+        what = f"the result has schema {document['schema']}; this version reads up to {SCHEMA}"
+        raise ClusterError(what, code="result-too-new", remedy="update cluster")
     rows = tuple(map(parse_row, document["benchmarks"]))
     hosts = tuple(HostState(**known_values(HostState, host)) for host in document["manifest"].get("hosts", ()))
     manifest = known_values(Manifest, document["manifest"]) | {"hosts": hosts, "est_ppt_from": clocks(rows)}
@@ -313,14 +306,11 @@ def store(path: Path, document: Mapping[str, Any], option: str = "") -> None:
         write_whole(path, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def results_dir(given: str, cwd: Path, environ: Mapping[str, str]) -> Path:
+def results_dir(given: str | None) -> Path:
     """Where results lie: as given, else ./results when it exists, else the user's state directory."""
-    if given:
-        return Path(given).expanduser()
-    if (cwd / "results").is_dir():
-        return cwd / "results"
-    state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or Path.home()) / ".local" / "state"
-    return Path(state) / "cluster" / "results"
+    own = Path.cwd() / "results"
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return Path(given).expanduser() if given else own if own.is_dir() else state / "cluster" / "results"
 
 
 def file_name(text: str, other: str) -> str:

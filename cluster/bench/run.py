@@ -71,9 +71,8 @@ def weight(shape: Shape) -> float:
 
 
 def none_served(error: str, where: str = "") -> ClusterError:
-    return ClusterError(
-        f"the server served no request: {error}", code="no-request-served", where=where, remedy=remedy_of(error)
-    )
+    what = f"the server served no request: {error}"
+    return ClusterError(what, code="no-request-served", where=where, remedy=remedy_of(error))
 
 
 def run_bench(
@@ -138,9 +137,8 @@ def check_alike(names: Sequence[str], models: Sequence[Served], engines: Sequenc
     ]
     if len({*found}) > 1:
         each = "; ".join(f"{name}: {one}" for name, one in zip(names, found, strict=True))
-        raise RefusedError(
-            f"the servers are not replicas: {each}", code="replicas-differ", remedy="measure each by itself"
-        )
+        what = f"the servers are not replicas: {each}"
+        raise RefusedError(what, code="replicas-differ", remedy="measure each by itself")
 
 
 class Bench:
@@ -235,7 +233,7 @@ class Bench:
                 self.maker = replace(maker, left_out=(*maker.left_out, name))
             else:
                 failed += 1
-        raise none_served(error, wanted.base_url + wanted.path)
+        raise none_served(error, wanted.urls[0] + wanted.path)
 
     def measure(self, on_row: Callable[[Row], None]) -> tuple[Row, ...]:
         wanted, pace = self.wanted, Pace(self.shapes, self.wanted.least_runs)
@@ -291,10 +289,10 @@ class Bench:
         names = [*self.servers]
         asked = [names[self.server_of(turn, index)] for index in range(len(traces))]
         own = {name: [one for one, to in zip(traces, asked, strict=True) if to == name] for name in names}
-        counted = count_runs(before, self._counters(), own)
+        counted = self._count(before, own)
         if any(one.lags for one in counted.values()):
             time.sleep(CATCH_UP_S)
-            counted = count_runs(before, self._counters(), own)
+            counted = self._count(before, own)
         observed.server += counted.values()
         observed.machine += [{"run": run} | state] if state else []
         observed.client.append(client)
@@ -313,6 +311,14 @@ class Bench:
         self.counting = {name: self.counting[name] for name in found}
         return found
 
+    def _count(
+        self, before: Mapping[str, Counts], own: Mapping[str, Sequence[RequestTrace]]
+    ) -> dict[str, ServerCounts]:
+        """What each server counted beside the requests that it was sent; without those that count nothing."""
+        after = self._counters()
+        each = {name: count_run(before.get(name), after.get(name), traces) for name, traces in own.items()}
+        return {name: counted for name, counted in each.items() if counted}
+
     def _row(self, shape: Shape) -> Row:
         wanted = self.wanted
         queued = max(0, shape.concurrency - (wanted.max_num_seqs or shape.concurrency) * len(self.servers))
@@ -323,11 +329,3 @@ class Bench:
             return row
         still = f"still ± {width:.1%}" if math.isfinite(width) else "not known: a rate has one value only"
         return replace(row, notes=(*row.notes, f"after {row.runs} runs the 95 % interval is {still}"))
-
-
-def count_runs(
-    before: Mapping[str, Counts], after: Mapping[str, Counts], own: Mapping[str, Sequence[RequestTrace]]
-) -> dict[str, ServerCounts]:
-    """What each server counted beside the requests that it was sent; without those that count nothing."""
-    each = {name: count_run(before.get(name), after.get(name), traces) for name, traces in own.items()}
-    return {name: counted for name, counted in each.items() if counted}

@@ -64,8 +64,7 @@ def links_of(host: str, deployment: Deployment) -> PeerLinks:
 
 def watch_command(period_s: float = PERIOD_S) -> tuple[tuple[str, ...], bytes]:
     """Words and first stdin of the watching program, for `Host.start`."""
-    gpu_given = orjson.loads(gpu.question().argv[-1])
-    questions = {"look": {"sections": ["memory"]}, "gpu": gpu_given, "links": {}}
+    questions = {"look": {"sections": ["memory"]}, "gpu": orjson.loads(gpu.question().argv[-1]), "links": {}}
     programs = [{"source": source(name).decode(), "given": given} for name, given in questions.items()]
     return WORDS, framed(source("watch")) + orjson.dumps({"programs": programs, "period_s": period_s}) + b"\n"
 

@@ -193,8 +193,7 @@ def scaling_table(base: Entry, now: Entry) -> Table:
         )
     if passed:
         notes.append(f"ABOVE THE CEILING in {', '.join(passed)}: the bytes a token or the GPU are not what is assumed")
-    title = f"scaling: {now.label} beside {base.label}"
-    return table(title, lines, notes, 2, optional=(f"ceiling {now.label}",))
+    return table(f"scaling: {now.label} beside {base.label}", lines, notes, 2, optional=(f"ceiling {now.label}",))
 
 
 def uses_table(one: Entry, other: Entry) -> Table:

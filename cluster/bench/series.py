@@ -89,11 +89,8 @@ def parse_series(document: dict[str, Any]) -> Series:
     if "series" not in document:
         raise ClusterError("not a series of cluster scaling or sweep: it has no series number", code="series-invalid")
     if document["series"] > SERIES:
-        raise ClusterError(
-            f"the series has form {document['series']}; this version reads up to {SERIES}",
-            code="series-too-new",
-            remedy="update cluster",
-        )
+        what = f"the series has form {document['series']}; this version reads up to {SERIES}"
+        raise ClusterError(what, code="series-too-new", remedy="update cluster")
     points = tuple(Point(**known_values(Point, point)) for point in document["points"])
     return Series(**known_values(Series, document) | {"points": points})
 
@@ -116,11 +113,8 @@ def find_series(directory: Path, wanted: Series) -> tuple[Series, Path]:
                 if not against:
                     return series, path
                 nearest = nearest or f"; {path.name} differs: {'; '.join(against[:6])}"
-    raise RefusedError(
-        f"no earlier {wanted.kind} of {wanted.recipe} under these conditions in {directory}{nearest}",
-        code="nothing-to-resume",
-        remedy="run the same command without --resume to start one",
-    )
+    what = f"no earlier {wanted.kind} of {wanted.recipe} under these conditions in {directory}{nearest}"
+    raise RefusedError(what, code="nothing-to-resume", remedy="run the same command without --resume to start one")
 
 
 def read_point(point: Point, directory: Path) -> Result | None:
@@ -143,14 +137,12 @@ def parse_vary(words: Sequence[str]) -> dict[str, list[str]]:
         key, text = key.strip(), f"[{text}]"
         node = compose(text, f"--vary {key}")
         if not key or not isinstance(node, yaml.SequenceNode) or not node.value:
-            raise UsageError(
-                f"--vary {word}: expected KEY=A,B,C", code="vary-invalid", remedy="e.g. --vary vllm.max-num-seqs=4,8,16"
-            )
+            remedy = "e.g. --vary vllm.max-num-seqs=4,8,16"
+            raise UsageError(f"--vary {word}: expected KEY=A,B,C", code="vary-invalid", remedy=remedy)
         values = [text[item.start_mark.index : item.end_mark.index].strip() for item in node.value]
         if key in found or len({*values}) < len(values):
-            raise UsageError(
-                f"--vary {word}: a key or value is given twice", code="vary-invalid", remedy="one --vary KEY=A,B,C"
-            )
+            what = f"--vary {word}: a key or value is given twice"
+            raise UsageError(what, code="vary-invalid", remedy="one --vary KEY=A,B,C")
         if key in ("tp", "pp") and not all(value.isdigit() and int(value) for value in values):
             raise UsageError(f"--vary {word}: expected numbers of 1 or more", code="vary-invalid")
         if key == "backend" and not {*values} <= {"ray", "mp"}:

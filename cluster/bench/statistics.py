@@ -7,14 +7,14 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Student's t, two-sided 95 %, for 1…30 degrees of freedom; beyond 30 the next lower of the listed ones is used.
+# Student's t, two-sided 95 %, for 1…30 degrees of freedom and some more; between them the next lower one is used.
 _T95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-_T95_LARGE = ((120, 1.980), (60, 2.000), (40, 2.021), (30, 2.042))
+_T95_AT = {**dict(enumerate(_T95, 1)), 40: 2.021, 60: 2.000, 120: 1.980}
+PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +48,21 @@ def stat(values: Sequence[float]) -> Stat | None:
     return Stat(statistics.fmean(values), std, tuple(values))
 
 
-def quantile(ordered: Sequence[float], part: float) -> float:
-    """The quantile of sorted values, between two of them by their distance (Hyndman and Fan's type 7, as numpy's)."""
-    place = part * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-
 def spread(values: Sequence[float]) -> dict[str, float | None] | None:
-    """Count, mean, percentiles and maximum; None for no values.
+    """Count, mean, percentiles (Hyndman and Fan's type 7, as numpy's) and maximum; None for no values.
 
     A percentile is given only when enough values are there for one of them to lie beyond it: p90 of three values would
     be their maximum with a better name.
     """
     if not values:
         return None
-    ordered = sorted(values)
-    enough = {part for part in PERCENTILES.values() if part == 0.5 or len(ordered) * (1 - part) >= 1 - 1e-9}
-    found = {name: quantile(ordered, part) if part in enough else None for name, part in PERCENTILES.items()}
-    return {"n": len(ordered), "mean": statistics.fmean(ordered), **found, "max": ordered[-1]}
+    count = len(values)
+    cuts = statistics.quantiles(values, n=100, method="inclusive") if count > 1 else [*values] * 99
+    found = {
+        name: cuts[part - 1] if part == 50 or count * (100 - part) >= 100 else None
+        for name, part in PERCENTILES.items()
+    }
+    return {"n": count, "mean": statistics.fmean(values), **found, "max": max(values)}
 
 
 def half_width(value: Stat) -> float | None:
@@ -80,9 +75,7 @@ def half_width(value: Stat) -> float | None:
 
 def t95(freedom: float) -> float:
     """Two-sided 95 % quantile of Student's t, rounded to the safe side for degrees of freedom between the tabled."""
-    if freedom < 31:
-        return _T95[max(1, math.floor(freedom)) - 1]
-    return next(value for least, value in _T95_LARGE if freedom >= least)
+    return _T95_AT[max(least for least in _T95_AT if least <= max(1, freedom))]
 
 
 def ratio(upper: Stat | None, lower: Stat | None) -> Ratio | None:

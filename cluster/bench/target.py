@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -93,8 +93,7 @@ class Serving:
         if self.deployment is None:
             recipe = self.recipe.name if self.recipe else ""
             model, url = self.server.model, self.server.url
-            known = Manifest(model, recipe, base_url=url, command=command, client_on="local", client_python=python)
-            return replace(known, replicas=replicas)
+            return Manifest(model, recipe, replicas=replicas, base_url=url, command=command, client_python=python)
         deployment, spec, seen = self.deployment, self.deployment.spec, self.deployment.seen
         recipe = spec["recipe"]
         hosts = [(host, one) for one in self.deployments for host in one.hosts]
@@ -174,13 +173,11 @@ def serving(options: ServerOptions, connect: Connect, why: str, *, replicas: boo
                 with suppress(UsageError):  # the one the deployment was made from is not found any more
                     recipe = load_recipe(deployment.spec["recipe"]["name"]).recipe
             servers = tuple(Server.of_spec(one.spec, HOME) for one in running)
-            client = client_in(within[deployment.head], deployment.ranks[deployment.head].name, servers[0])
             if len(running) > 1:
                 servers = tuple(
                     replace(at, url=url_of(one, seens[one.head])) for at, one in zip(servers, running, strict=True)
                 )
-                client = client_among(running, within, servers)
-            with client as loader:
+            with client_of(running, within, servers) as loader:
                 yield Serving(loader, servers, recipe, tuple(running), within, seens)
 
 
@@ -204,21 +201,15 @@ def check_replicas(running: Sequence[Deployment], found: Sequence[Deployment]) -
     names = "; ".join(f"{one.id} on {','.join(one.hosts)}" for one in running)
     if len(running) < 2:
         dead = "; ".join(f"{one.id} on {','.join(one.hosts)} is not running" for one in found if not one.running)
-        raise RefusedError(
-            f"replicas are two running deployments or more, found: {names or 'none'}" + (f"; {dead}" if dead else ""),
-            code="replicas-missing",
-            remedy="start one on each host: cluster up --solo -n HOST",
-        )
+        what = f"replicas are two running deployments or more, found: {names or 'none'}" + (f"; {dead}" if dead else "")
+        raise RefusedError(what, code="replicas-missing", remedy="start one on each host: cluster up --solo -n HOST")
     first, *others = ({key: value for key, value in one.spec.items() if key not in MAY_DIFFER} for one in running)
     for one, spec in zip(running[1:], others, strict=True):
         rows = [row for row in differing(first, spec) if not row.startswith("recipe.port:")]
         if rows:
-            raise RefusedError(
-                f"{running[0].id} and {one.id} are not replicas: {'; '.join(rows[:5])}",
-                code="replicas-differ",
-                where=names,
-                remedy="start both from one recipe with the same options, or name the hosts of one with -n",
-            )
+            what = f"{running[0].id} and {one.id} are not replicas: {'; '.join(rows[:5])}"
+            remedy = "start both from one recipe with the same options, or name the hosts of one with -n"
+            raise RefusedError(what, code="replicas-differ", where=names, remedy=remedy)
 
 
 def url_of(deployment: Deployment, seen: Seen) -> str:
@@ -228,20 +219,17 @@ def url_of(deployment: Deployment, seen: Seen) -> str:
     """
     bind = deployment.spec["bind"]
     if bind.startswith("127.") or bind in ("::1", "localhost"):
-        raise RefusedError(
-            f"the API of {deployment.id} listens on {bind}, so the other replica's host cannot ask it",
-            code="replica-not-reachable",
-            where=deployment.head,
-            remedy="start it without --bind, or with an address that other hosts reach",
-        )
+        what = f"the API of {deployment.id} listens on {bind}, so the other replica's host cannot ask it"
+        remedy = "start it without --bind, or with an address that other hosts reach"
+        raise RefusedError(what, code="replica-not-reachable", where=deployment.head, remedy=remedy)
     return address_of(bind, deployment.port, seen)
 
 
-@contextmanager
-def client_among(running: Sequence[Deployment], within: Fleet, servers: Sequence[Server]) -> Iterator[ProcessLoader]:
-    """A load client of replicas in the first one's head; when it is lost, the next one where a container still runs."""
+def client_of(running: Sequence[Deployment], within: Fleet, servers: Sequence[Server]) -> closing[ProcessLoader]:
+    """A load client in the head; of replicas in the first one's, when it is lost, where a container still runs."""
     heads = [(within[one.head], one.ranks[one.head].name) for one in running]
-    first, others = servers[0], [one.url for one in servers[1:]]
+    if len(heads) == 1:
+        return client_in(*heads[0], servers)
 
     def runs(host: Host, container: str) -> bool:
         with suppress(ClusterError):  # its host may be lost, too
@@ -251,26 +239,19 @@ def client_among(running: Sequence[Deployment], within: Fleet, servers: Sequence
     def start() -> Process:
         for host, container in heads:
             if runs(host, container):
-                return host.start(*load_command(first.url, first.key_file, container, others))
+                return host.start(*command_of(servers, container))
         remedy = "run `cluster status`, then the same command again"
         raise ClusterError("no replica is running any more", code="load-client-lost", remedy=remedy)
 
-    loader = ProcessLoader(start(), start=start)
-    try:
-        yield loader
-    finally:
-        loader.close()
+    return closing(ProcessLoader(start(), start=start))
 
 
 def at_urls(options: ServerOptions, why: str) -> Iterator[Serving]:
     """Servers that `cluster` did not start, asked from this machine. Raises UsageError for a URL that is none, and for
     one with a password, which would be shown."""
     if options.nodes:
-        raise UsageError(
-            f"with --base-url {why} runs from this machine; it takes no -n",
-            code="options-conflict",
-            remedy="leave out -n or --base-url",
-        )
+        what = f"with --base-url {why} runs from this machine; it takes no -n"
+        raise UsageError(what, code="options-conflict", remedy="leave out -n or --base-url")
     for url in options.base_url:
         check_url(url)
     if len({*options.base_url}) < len(options.base_url):
@@ -281,23 +262,18 @@ def at_urls(options: ServerOptions, why: str) -> Iterator[Serving]:
         key_file = str(Path(options.api_key_file).expanduser())
     recipe = load_recipe(options.recipe_option).recipe if options.recipe_option else None
     servers = tuple(Server(url, options.model or "", key_file) for url in options.base_url)
-    host = LocalHost("this machine")
-    try:
-        with client_in(host, "", *servers) as loader:
-            yield Serving(loader, servers, recipe)
-    finally:
-        host.close()
+    with closing(LocalHost("this machine")) as host, client_in(host, "", servers) as loader:
+        yield Serving(loader, servers, recipe)
 
 
-@contextmanager
-def client_in(host: Host, container: str, server: Server, *others: Server) -> Iterator[ProcessLoader]:
-    """A load client in this container, or on the host itself; `server`: the API as it is seen from there."""
-    command = load_command(server.url, server.key_file, container, [one.url for one in others])
-    loader = ProcessLoader(host.start(*command), container, lambda: host.start(*command))
-    try:
-        yield loader
-    finally:
-        loader.close()
+def command_of(servers: Sequence[Server], container: str) -> tuple[tuple[str, ...], bytes]:
+    return load_command([one.url for one in servers], servers[0].key_file, container)
+
+
+def client_in(host: Host, container: str, servers: Sequence[Server]) -> closing[ProcessLoader]:
+    """A load client in this container, or on the host itself; `servers`: their APIs as they are seen from there."""
+    command = command_of(servers, container)
+    return closing(ProcessLoader(host.start(*command), container, lambda: host.start(*command)))
 
 
 def check_url(url: str) -> None:
@@ -339,11 +315,9 @@ def nothing_runs(seens: Mapping[str, Seen], otherwise: str) -> RefusedError:
     hosts = [name for name, seen in seens.items() if unread(seen)]
     if not hosts:
         return RefusedError(f"no deployment on {', '.join(seens)}", code="no-deployment", remedy=otherwise)
-    return RefusedError(
-        f"what runs on {', '.join(hosts)} was started by another version of cluster: its labels cannot be read",
-        code="deployment-unreadable",
-        remedy=f"cluster down -n {','.join(hosts)}, then cluster up",
-    )
+    what = f"what runs on {', '.join(hosts)} was started by another version of cluster: its labels cannot be read"
+    remedy = f"cluster down -n {','.join(hosts)}, then cluster up"
+    return RefusedError(what, code="deployment-unreadable", remedy=remedy)
 
 
 def solo_command(manifest: Manifest) -> str:

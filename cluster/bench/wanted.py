@@ -32,11 +32,11 @@ class BenchWanted:
     ends them, after `tg` tokens at most. `depth_mode` "prefix-caching": the context is loaded first and measured by
     itself. `chat`: /v1/chat/completions, where the model's template adds tokens of its own; `question` ends its text.
     `extra`: more fields of each request. `suite`: the name of the suite that this is a part of.
-    `max_num_seqs`: how many requests the server computes at the same time, None where it is not known. `others`: more
-    servers of the same, which share the requests.
+    `max_num_seqs`: how many requests the server computes at the same time, None where it is not known. `urls`: several
+    servers share the requests.
     """
 
-    base_url: str
+    urls: tuple[str, ...]
     model: str = ""
     pp: tuple[int, ...] = (2048,)
     tg: tuple[int, ...] = (32, 128)
@@ -53,11 +53,6 @@ class BenchWanted:
     suite: str = ""
     max_num_seqs: int | None = None
     timeout_s: float = 600.0
-    others: tuple[str, ...] = ()
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        return (self.base_url, *self.others)
 
     @property
     def path(self) -> str:
@@ -191,11 +186,9 @@ def fitting(wanted: BenchWanted, served: Served) -> BenchWanted:
     if over:
         names = ", ".join(shape.name for shape in over[:4]) + (", …" if len(over) > 4 else "")
         most = limit - max(shape.pp + shape.tg for shape in over)
-        raise UsageError(
-            f"{served.model} serves {limit} tokens of context; too long: {names}",
-            code="context-too-long",
-            remedy=f"--depth {most} at most with these --pp and --tg" if most >= 0 else "smaller --pp or --tg",
-        )
+        what = f"{served.model} serves {limit} tokens of context; too long: {names}"
+        remedy = f"--depth {most} at most with these --pp and --tg" if most >= 0 else "smaller --pp or --tg"
+        raise UsageError(what, code="context-too-long", remedy=remedy)
     return wanted
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
@@ -55,10 +54,6 @@ class BenchOptions(ServerOptions):
     suite: str | None = None
     replicas: bool = False
 
-    @property
-    def command(self) -> str:
-        return typed("bench", self)
-
 
 @dataclass
 class Measurements:
@@ -97,7 +92,7 @@ def measure_all(options: BenchOptions, screen: Screen, connect: Connect = connec
         raise UsageError(what, code="options-conflict", remedy=f"leave out --suite or {given}")
     done = Measurements()
     with serving(options, connect, "bench", replicas=options.replicas or None) as at, watching(at) as machine:
-        directory = results_dir(options.results or "", Path.cwd(), os.environ)
+        directory = results_dir(options.results)
         parts = wanted_parts(options, at)
         for wanted in parts.values():
             wanted.shapes()  # refuses impossible numbers before a file is made
@@ -171,8 +166,7 @@ def wanted_parts(options: BenchOptions, at: Serving) -> dict[str, BenchWanted]:
     """
     defaults = at.recipe.bench if at.recipe else BenchDefaults()
     plain = BenchWanted(
-        base_url=at.server.url,
-        others=tuple(one.url for one in at.servers[1:]),
+        urls=tuple(one.url for one in at.servers),
         model=options.model or at.server.model,
         pp=tuple(options.pp or defaults.pp),
         tg=tuple(options.tg or defaults.tg),
@@ -219,7 +213,7 @@ def print_result(result: Result, recipe: Recipe | None, options: BenchOptions, d
     for line in refused:
         screen.warn(line)
     screen.line("no single-node baseline of this recipe under these conditions; this makes one:")
-    screen.line(f"  cluster down && {solo_command(result.manifest)} && {options.command}")
+    screen.line(f"  cluster down && {solo_command(result.manifest)} && {typed('bench', options)}")
 
 
 def print_tables(tables: Sequence[Table], screen: Screen) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
         if path.suffix not in FORMS:
             what = f"-o {path}: unknown file type {path.suffix or '(none)'}"
             raise UsageError(what, code="file-type-unknown", remedy=f"name a file that ends in {', '.join(FORMS)}")
-    directory = results_dir(args.results or "", Path.cwd(), os.environ)
+    directory = results_dir(args.results)
     paths = list(dict.fromkeys(find(name, directory) for name in args.files)) or newest(directory)
     try:
         entries, series = read_files(paths)
@@ -42,15 +41,12 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
         outputs = [paths[-1].with_name(paths[-1].name.partition(".json")[0].removesuffix(".series") + ".html")]
     content = document(page, entries)
     for path in outputs:
-        match path.suffix:
-            case ".html":
-                text = render(page)
-            case ".md":
-                text = markdown(page)
-            case ".csv":
-                text = as_csv(entries)
-            case _:
-                text = json.dumps(content, indent=2) + "\n"
+        text = {
+            ".html": lambda: render(page),
+            ".md": lambda: markdown(page),
+            ".csv": lambda: as_csv(entries),
+            ".json": lambda: json.dumps(content, indent=2) + "\n",
+        }[path.suffix]()
         write(path, text)
         screen.note(f"written: {path}")
     screen.document(content | {"written": [str(path) for path in outputs]})

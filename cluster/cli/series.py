@@ -7,10 +7,9 @@ other. What a step measured is checked to be what it started, so that a change i
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -58,17 +57,19 @@ from cluster.spark.request import Wanted
 STOPS = (ExitCode.UNREACHABLE, ExitCode.LOCKED, ExitCode.INTERRUPTED)
 """After these the next step has no chance, or is not wanted."""
 
-HOW = {"nodes", "results", "inventory", "base_url", "model", "api_key_file", "replicas"}
+NO_CONDITIONS = {"nodes", "results", "inventory", "base_url", "model", "api_key_file", "replicas"}
 """Options of bench that do not decide what is measured, or that a step has of its own."""
 
 
 def run_scaling(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster scaling`. 6 when some sizes or requests failed; an error that ended it gives its own code."""
     named = read_named(args)
-    steps = read_sizes(args, named)
+    given = given_options(args, named)
+    given = replace(given, backend=args.backend or read_recipe(args, named.file).backend)
+    steps = read_sizes(given, named, args)
     if args.replicas:
-        steps.append(read_replicas(steps[0], args, named))
-    screen.note(f"backend {steps[0].up.backend} at every size" + ("" if args.backend else ", as the recipe says"))
+        steps.append(read_replicas(given, named, args))
+    screen.note(f"backend {given.backend} at every size" + ("" if args.backend else ", as the recipe says"))
     return SeriesJob("scaling", ("tp",), steps, named, args, screen, connect).run()
 
 
@@ -118,7 +119,7 @@ class SeriesStep:
         return any(spec == dict(deployment.spec) for spec in specs)
 
 
-def read_sizes(args: argparse.Namespace, named: Named) -> list[SeriesStep]:
+def read_sizes(given: UpOptions, named: Named, args: argparse.Namespace) -> list[SeriesStep]:
     """The sizes as steps, in the order given. Raises UsageError; no host is asked."""
     if min(args.pipeline, *(args.tp or [1])) < 1:
         raise UsageError("--tp and --pipeline-parallel must be 1 or more", code="size-invalid")
@@ -128,22 +129,19 @@ def read_sizes(args: argparse.Namespace, named: Named) -> list[SeriesStep]:
         what = f"the largest size, --tp {max(sizes)}, uses {need} hosts (one GPU each), named are {','.join(names)}"
         remedy = "name more with -n" if need > len(names) else f"-n {','.join(names[:need])}"
         raise UsageError(what, code="size-invalid", remedy=remedy)
-    given = replace(given_options(args, named), backend=args.backend or read_recipe(args, named.file).backend)
     return [read_step(f"TP={tp}", {"tp": tp}, given, named, args) for tp in sizes]
 
 
-def read_replicas(size: SeriesStep, args: argparse.Namespace, named: Named) -> SeriesStep:
+def read_replicas(given: UpOptions, named: Named, args: argparse.Namespace) -> SeriesStep:
     """One deployment of one host on each host, measured together. Raises UsageError."""
     count = len(named.hosts)
     if args.pipeline != 1 or count < 2:
         what = "--replicas starts a deployment of one host on each: it requires two hosts or more and no pipeline"
-        remedy = "leave out --replicas, or name more hosts with -n"
-        raise UsageError(what, code="options-conflict", remedy=remedy)
-    given, values = replace(given_options(args, named), backend=size.up.backend), {"tp": 1}
-    first, *more = (read_step(host.name, values, given, replace(named, hosts=(host,)), args) for host in named.hosts)
+        raise UsageError(what, code="options-conflict", remedy="leave out --replicas, or name more hosts with -n")
+    first, *more = (read_step(host.name, {"tp": 1}, given, replace(named, hosts=(host,)), args) for host in named.hosts)
     bench = replace(first.bench, nodes=",".join(host.name for host in named.hosts), replicas=True)
-    label, values = f"{count} × TP=1", {"tp": 1, "replicas": count}
-    return replace(first, label=label, values=values, bench=bench, more=tuple(more))
+    values = {"tp": 1, "replicas": count}
+    return replace(first, label=f"{count} × TP=1", values=values, bench=bench, more=tuple(more))
 
 
 def given_options(args: argparse.Namespace, named: Named) -> UpOptions:
@@ -221,7 +219,7 @@ class SeriesJob:
             file = ["--inventory", step.up.inventory] if step.up.inventory else []
             lines = [
                 *(typed("up", one.up) for one in step.replicas),
-                step.bench.command,
+                typed("bench", step.bench),
                 shlex.join(["cluster", "down", "--nodes", ",".join(step.names), *file]),
             ]
             for line in (f"[{number}/{len(self.steps)}] {step.label}", *(f"  {line}" for line in lines)):
@@ -244,7 +242,7 @@ class SeriesJob:
 
         Raises UsageError when it cannot be written; RefusedError when there is nothing to resume.
         """
-        directory, recipe = results_dir(self.args.results or "", Path.cwd(), os.environ), self.steps[0].wanted.recipe
+        directory, recipe = results_dir(self.args.results), self.steps[0].wanted.recipe
         self.series, name = new_series(self.kind, recipe.name, self.wanted(), self.varied)
         self.path = directory / name
         if self.args.resume:
@@ -268,7 +266,7 @@ class SeriesJob:
             "bench": {
                 key: value
                 for key, value in asdict(step.bench).items()
-                if key not in HOW and value != defaults[key]  # a later version may know more options
+                if key not in NO_CONDITIONS and value != defaults[key]  # a later version may know more options
             },
         }
 
@@ -309,40 +307,36 @@ class SeriesJob:
             point = self.take_down(replace(point, stage="", failed="", exit=0), step)
         else:
             self.screen.note(f"{place} on {', '.join(step.names)}: up, bench, down")
-            point = Point(step.label, step.values, step.names, time.time())
-            started: list[dict[str, Any]] = []
-            try:
-                for one in step.replicas:
-                    quiet = QuietScreen()
-                    up.start(one.wanted, replace(one.up, probe=False), quiet, self.connect)
-                    started.append(quiet.kept)
-            except (ClusterError, KeyboardInterrupt) as caught:  # `up` has rolled back what it began
-                point = self.failed(point, "up", caught)
-                point = self.take_down(point, step) if started else point
-            else:
-                point = self.take_down(self.measure(replace(point, up=as_one(started)), step), step)
+            point = self.up_bench_down(step)
         self.series = self.series.with_point(point)
         store(self.path, self.series.document(), "--results DIRECTORY")
         if point.failed:
             self.screen.warn(f"{step.label}: {point.stage} failed: {point.failed}")
 
-    def measure(self, point: Point, step: SeriesStep) -> Point:
-        """`cluster bench`; the step's deployment keeps running whatever happens."""
+    def up_bench_down(self, step: SeriesStep) -> Point:
+        """One step. What it started keeps running while it is measured, whatever happens, and is then taken down."""
+        point, stage = Point(step.label, step.values, step.names, time.time()), "up"
+        started: list[dict[str, Any]] = []
         try:
+            for one in step.replicas:
+                quiet = QuietScreen()
+                up.start(one.wanted, replace(one.up, probe=False), quiet, self.connect)
+                started.append(quiet.kept)
+            point, stage = replace(point, up=as_one(started)), "bench"
             done = measure_all(step.bench, QuietScreen(), self.connect)
-        except (ClusterError, KeyboardInterrupt) as caught:
-            return self.failed(point, "bench", caught)
-        if done.interrupted:
-            return self.failed(point, "bench", InterruptedByUser(f"interrupted while {step.label} was measured"))
-        [(result, path)] = done.finished
-        point, spec = replace(point, result=path.name), result.manifest.spec
-        started = spec_like(step.wanted, spec, [host.name for host in result.manifest.hosts])  # of the first replica
-        if other := "; ".join(differing(started, spec)):
-            changed = f"the deployment changed while it was measured: {other}"
-            return self.failed(point, "bench", ClusterError(changed, code="deployment-changed"))
-        if result.failed:
-            return replace(point, stage="bench", failed="some requests failed", exit=int(done.exit_code))
-        return point
+            if done.interrupted:
+                raise InterruptedByUser(f"interrupted while {step.label} was measured")
+            [(result, path)] = done.finished
+            point, manifest = replace(point, result=path.name), result.manifest
+            own = spec_like(step.wanted, manifest.spec, [host.name for host in manifest.hosts])  # of the first replica
+            if other := "; ".join(differing(own, manifest.spec)):
+                changed = f"the deployment changed while it was measured: {other}"
+                raise ClusterError(changed, code="deployment-changed")
+            if result.failed:
+                point = replace(point, stage=stage, failed="some requests failed", exit=int(done.exit_code))
+        except (ClusterError, KeyboardInterrupt) as caught:  # `up` has rolled back what it began
+            point = self.failed(point, stage, caught)
+        return self.take_down(point, step) if started else point
 
     def take_down(self, point: Point, step: SeriesStep) -> Point:
         """`cluster down` of the step's hosts. When it fails nothing further can be started there."""
@@ -354,13 +348,13 @@ class SeriesJob:
         return replace(point, down=quiet.kept)
 
     def failed(self, point: Point, stage: str, caught: ClusterError | KeyboardInterrupt) -> Point:
-        """A step that failed; `error` is set when no further one should be tried."""
+        """A step that failed, for its first reason; `error` is set when no further one should be tried."""
         error = caught if isinstance(caught, ClusterError) else InterruptedByUser()
         if stage == "down":
             error.remedy = error.remedy or f"cluster down -n {','.join(point.hosts)}"
         if stage == "down" or error.exit_code in STOPS:
             self.error = error
-        return replace(point, stage=stage, failed=error.what, exit=int(error.exit_code))
+        return point if point.failed else replace(point, stage=stage, failed=error.what, exit=int(error.exit_code))
 
     def exit_code(self) -> ExitCode:
         """0 all measured, 6 some; when none was, or the series ended early, the error's own code."""
@@ -368,22 +362,21 @@ class SeriesJob:
             return ExitCode(self.error.exit_code)
         points = [point for step in self.steps if (point := self.series.point(step.values))]
         bad = [point for point in points if point.failed]
-        if bad and len(bad) == len(points) and not any(point.result for point in points):
+        if bad and not any(point.result for point in points):
             return ExitCode(bad[0].exit)
         return ExitCode.PARTIAL if bad else ExitCode.DONE
 
     def tables(self, entries: list[Entry]) -> list[Table]:
         """Each size, memory by moment, and last what was compared; a sweep has its steps as lines."""
         shown = [*([] if self.kind == "sweep" else details(entries)), *moments_table(entries)]
-        alone = entries[0] if self.kind == "scaling" and len(entries) == 1 else None
-        if alone is None or (alone.tp or 1) == 1:
+        if self.kind == "sweep" or len(entries) != 1 or (entries[0].tp or 1) == 1:
             return [*shown, *overview(entries, [self.series])]
-        baseline, refused = find_baseline(self.path.parent, alone.result)
+        baseline, refused = find_baseline(self.path.parent, entries[0].result)
         if baseline:
-            path, result = baseline
-            return [*shown, *overview([Entry("TP=1", result, path), alone], [self.series])]
+            entries = [Entry("TP=1", baseline[1], baseline[0]), *entries]
         why = refused or ["no single-node baseline of this recipe is stored"]
-        return [*shown, *overview(entries, [self.series]), Table("scaling", notes=tuple(why))]
+        notes = [] if baseline else [Table("scaling", notes=tuple(why))]
+        return [*shown, *overview(entries, [self.series]), *notes]
 
     def end(self) -> ExitCode:
         """The tables of what was measured, whether or not all of it was; the files, the error, the one document."""
@@ -417,14 +410,11 @@ class SeriesJob:
 
 def as_one(started: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What `up` reported of replicas that were started one after the other, as of one deployment."""
-    first, *more = started
-    kept = dict(first)
-    for one in more:
-        seconds, moments = Counter(kept.get("stages_s", {})), dict(kept.get("memory_bytes", {}))
-        seconds.update(one.get("stages_s", {}))
-        for moment, by_host in one.get("memory_bytes", {}).items():
-            moments[moment] = moments.get(moment, {}) | by_host
-        kept |= {"stages_s": dict(seconds), "memory_bytes": moments}
-        kept |= {"changed": kept.get("changed") or one.get("changed")}
-        kept |= {"hosts": [*kept.get("hosts", ()), *one.get("hosts", ())]}
-    return kept
+    seconds, moments = Counter[str](), defaultdict[str, dict[str, Any]](dict)
+    for one in started:
+        seconds.update(one["stages_s"])
+        for moment, by_host in one["memory_bytes"].items():
+            moments[moment] |= by_host
+    hosts = [host for one in started for host in one["hosts"]]
+    own = {"changed": any(one["changed"] for one in started), "hosts": hosts}
+    return started[0] | {"stages_s": dict(seconds), "memory_bytes": dict(moments)} | own

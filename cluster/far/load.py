@@ -1,9 +1,9 @@
 """The load client: sends rounds of HTTP requests, records which bytes came when, and understands none of them.
 stdin, one JSON document a line; its end, or silence between rounds, stops all at once (the server sees its clients go):
-    first line   {"base_url": "http://127.0.0.1:8000", "others": [more of them], "api_key_file": "PATH" | null}
+    first line   {"urls": ["http://127.0.0.1:8000"], "api_key_file": "PATH" | null}
     then rounds  {"id": "r1", "concurrency": 4, "timeout_s": 600, "warm": "/v1/models" | null,
-                  "requests": [{"method": "POST", "path": "/v1/completions", "body": {...} | null, "server": 0}]}
-                 server: 0 is base_url, 1 the first of the others …
+                  "asks": [{"path": "/v1/completions", "body": {...} | null, "server": 0}]}
+                 POST with a body, else GET; server: which of the urls
 stdout, one JSON document a line:
     {"ready": true, "python": "3.11.2", "hostname": "spark1"}      or {"error": "..."}, and the program ends
     {"progress": "r1", "done": 1, "chunks": 140, "s": 3.0}         once a second while a round runs
@@ -180,11 +180,12 @@ class Client:
         self.head = [host, "User-Agent: cluster-bench", "Accept-Encoding: identity", *authorize(api_key_file)]
         self.wires: dict[int, Wire] = {}
 
-    def encode(self, request: dict[str, Any]) -> bytes:
-        lines, body = [f"{request['method']} {self.prefix}{request['path']} HTTP/1.1", *self.head], b""
-        if request["body"] is not None:
-            body = json.dumps(request["body"], separators=(",", ":")).encode()
-            lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    def encode(self, path: str, content: Any = None) -> bytes:
+        target, body = f"{self.prefix}{path} HTTP/1.1", b""
+        lines = [f"GET {target}", *self.head]
+        if content is not None:
+            body = json.dumps(content, separators=(",", ":")).encode()
+            lines = [f"POST {target}", *self.head, "Content-Type: application/json", f"Content-Length: {len(body)}"]
         return "\r\n".join([*lines, "", ""]).encode() + body
 
     async def wire(self, slot: int) -> Wire:
@@ -196,7 +197,7 @@ class Client:
 
     async def warm(self, slot: int, path: str | None) -> None:
         """Open a connection and use it once; an old one may turn out to be closed: then a new one."""
-        request = self.encode({"method": "GET", "path": path, "body": None})
+        request = self.encode(path or "")
         with suppress(*LOST):
             for _ in range(2):
                 wire = await self.wire(slot)
@@ -219,8 +220,8 @@ class RunningRound:
 
     def __init__(self, servers: Sequence[Client], spec: dict[str, Any]) -> None:
         self.name, self.timeout_s, self.warm = spec["id"], spec["timeout_s"], spec["warm"]
-        self.clients = [servers[request["server"]] for request in spec["requests"]]  # by request
-        self.requests = [client.encode(one) for client, one in zip(self.clients, spec["requests"], strict=True)]
+        self.clients = [servers[ask["server"]] for ask in spec["asks"]]  # by request
+        self.requests = [servers[ask["server"]].encode(ask["path"], ask["body"]) for ask in spec["asks"]]
         self.slots = range(min(max(1, spec["concurrency"]), len(self.requests)))
         self.queue, self.log, self.lags = [*reversed(range(len(self.requests)))], Log(), list[float]()
         self.outcomes: list[Outcome | None] = [None] * len(self.requests)
@@ -277,7 +278,7 @@ async def serve(lines: asyncio.Queue[bytes]) -> None:
     """Answer the lines of stdin, one after the other, until there are no more."""
     try:
         setup = json.loads(await lines.get())
-        servers = [Client(url, setup["api_key_file"]) for url in (setup["base_url"], *setup.get("others", ()))]
+        servers = [Client(url, setup["api_key_file"]) for url in setup["urls"]]
     except (ValueError, KeyError, OSError) as error:
         say({"error": f"{type(error).__name__}: {error}"})
         return

@@ -49,8 +49,7 @@ def choose(only: Sequence[str], *, quick: bool = False, full: bool = False) -> t
     names = [name.strip() for word in only for name in word.split(",")]
     for name in names:
         if name not in (*groups, *ids):
-            all_known = f"groups: {', '.join(groups)}; cases: {', '.join(ids)}"
-            remedy = did_you_mean(name, [*groups, *ids]) or all_known
+            remedy = did_you_mean(name, [*groups, *ids]) or f"groups: {', '.join(groups)}; cases: {', '.join(ids)}"
             raise UsageError(f"case not found: {name!r}", code="case-not-found", remedy=remedy)
     if names:
         return tuple(case for case in CASES if case.id in names or case.group in names)
@@ -201,7 +200,7 @@ def probe_quickly(host: Host, container: str, spec: Mapping[str, Any], screen: S
     """
     server = Server.of_spec(spec, HOME)
     try:
-        with screen.waiting("a few questions to what is ready"), client_in(host, container, server) as loader:
+        with screen.waiting("a few questions to what is ready"), client_in(host, container, [server]) as loader:
             deadline = Timer(END_S, loader.close)
             deadline.daemon = True
             deadline.start()

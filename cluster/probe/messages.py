@@ -21,9 +21,9 @@ BLOCK = ("content_block_start", "content_block_delta", "content_block_stop")
 LONGER = f"{HELLO} Then wish the reader a good morning, a good evening and a pleasant walk through the park."
 
 
-def message(server: ProbedServer, content: str = HELLO, **fields: Any) -> Ask:
+def message(server: ProbedServer, **fields: Any) -> Ask:
     """One message of the user in Anthropic's form; `fields` go into the body."""
-    body = {"model": server.model, "messages": [{"role": "user", "content": content}], "max_tokens": HELLO_TOKENS}
+    body = {"model": server.model, "messages": [{"role": "user", "content": HELLO}], "max_tokens": HELLO_TOKENS}
     return Ask(PATH, body | {"temperature": 0, "stream": False} | fields)
 
 
@@ -84,8 +84,7 @@ def count(server: ProbedServer) -> Talk:
     """Tokens are counted without an answer: about as many as the answer then reports, and more for a longer text."""
     path, counts, reply = f"{PATH}/count_tokens", list[int](), Reply(None)
     for content in (HELLO, LONGER):
-        body = {"model": server.model, "messages": [{"role": "user", "content": content}]}
-        reply = yield Ask(path, body)
+        reply = yield Ask(path, {"model": server.model, "messages": [{"role": "user", "content": content}]})
         check_there(reply, path)
         tokens = reply.document.get("input_tokens")
         counts.append(tokens if isinstance(tokens, int) else 0)

@@ -132,8 +132,7 @@ def _check_apart(server: ProbedServer, reply: Reply, defect: str) -> None:
     wrong, mark = insane(reply.reasoning), thinks_aloud(reply.reasoning) or leaked(reply.reasoning)
     expect(not mark, f"{mark} {_MARK}", reply)
     expect(not wrong, f"the reasoning {wrong}", reply, remedy=GARBAGE)
-    is_apart = len(thoughts) < 40 or thoughts[:120] not in reply.content
-    expect(is_apart, "the reasoning stands in the answer, too", reply)
+    expect(len(thoughts) < 40 or thoughts[:120] not in reply.content, "the reasoning stands in the answer, too", reply)
     order = [event for event, _ in groupby(event for event in reply.events if event in ("reasoning", "content"))]
     in_order = order in ([], ["reasoning", "content"], ["reasoning"])
     expect(in_order, f"reasoning and answer come mixed: {' · '.join(order)}", reply)

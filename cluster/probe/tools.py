@@ -97,8 +97,7 @@ def check_call(reply: Reply, call: ToolCall, tools: Sequence[Tool]) -> None:
     """One call is of a tool that was offered, with arguments of its schema."""
     schemas = {one["function"]["name"]: one["function"]["parameters"] for one in tools}
     text, streamed = call.arguments, bool(reply.events)
-    is_text = isinstance(text, str)
-    expect(is_text, f"the arguments of {call.name} are an object, where the API has a text", reply)
+    expect(isinstance(text, str), f"the arguments of {call.name} are an object, where the API has a text", reply)
     is_joined = call.name in {one + other for one in schemas for other in schemas}
     expect(not is_joined, f"two calls come as one, {call.name!r}: they have the same index", reply)
     expect(call.name in schemas, f"it calls {call.name!r}; offered were {', '.join(schemas)}", reply)

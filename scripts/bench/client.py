@@ -34,7 +34,6 @@ from cluster.bench.endpoint import fetch
 from cluster.bench.loader import Ask, Batch, Loader, ProcessLoader, load_command
 from cluster.bench.measure import decode_rate, token_gaps_ms
 from cluster.bench.read import RequestTrace, read_stream
-from cluster.bench.statistics import quantile
 from cluster.errors import ClusterError
 from cluster.hosts.connect import LocalHost
 
@@ -125,7 +124,7 @@ def rate_error_pct(trace: RequestTrace, entry: Log) -> float:
 
 
 def p99(gaps: Iterable[float]) -> float:
-    return quantile(sorted(gaps), 0.99)
+    return statistics.quantiles(gaps, n=100, method="inclusive")[-1]
 
 
 Client = Callable[[str, int], Errors]
@@ -146,7 +145,7 @@ def known_server() -> Iterator[str]:
 
 def ours(url: str, concurrency: int) -> Errors:
     host = LocalHost("here")
-    load = ProcessLoader(host.start(*load_command(url)))
+    load = ProcessLoader(host.start(*load_command([url])))
     try:
         return time_batch(load, concurrency, f"{time.monotonic_ns()}")
     finally:

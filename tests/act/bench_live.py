@@ -60,7 +60,7 @@ def known_server(*words: str) -> Iterator[str]:
 @contextmanager
 def load_client(url: str, env: dict[str, str] | None = None, **target: str) -> Iterator[ProcessLoader]:
     """A running load client."""
-    argv, stdin = load_command(url, **target)
+    argv, stdin = load_command([url], **target)
     child = Child(argv, stdin, env)
     try:
         yield ProcessLoader(child)

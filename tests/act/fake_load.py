@@ -38,17 +38,13 @@ class FakeLoad(FakeProcess):
 
     def answer(self, given: dict[str, Any]) -> None:
         """One round, each request answered at once."""
-        sent = [self.reply(request["path"], request["body"]) for request in given["requests"]]
-        table = b"".join(struct.pack("<IdI", number, 0.1, len(raw)) for number, raw in enumerate(sent) if raw)
-        how = [[0.0, 0.2, "done", ""] if raw else [0.0, 0.0, "refused", "no server"] for raw in sent]
-        whole = base64.b64encode(zlib.compress(table + b"".join(sent))).decode()
-        document = {"id": given["id"], "requests": how, "chunks": sum(map(bool, sent)), "parts": 1, "client": {}}
-        self.say(json.dumps(document))
-        self.say("+" + whole)
+        sent = [self.reply(request["path"], request["body"]) for request in given["asks"]]
+        for line in round_lines(given["id"], [(0.0, [(0.1, raw)] if raw else []) for raw in sent]):
+            self.say(line)
 
     def reply(self, path: str, body: dict[str, Any] | None) -> bytes:
         """The bytes of an answer; none when no engine serves at the port."""
-        port = int(self.target["base_url"].rpartition(":")[2])
+        port = int(self.target["urls"][0].rpartition(":")[2])
         life = next((one for one in self.machine.lives() if one.serving and int(one.flag("--port")) == port), None)
         if life is None or life.container.name != self.container:
             return b""
@@ -79,6 +75,16 @@ class FakeLoad(FakeProcess):
         path = self.target["api_key_file"]
         key = self.machine.read(path.replace("/cluster", home, 1)).decode() if path else ""
         return key == life.secrets.get("VLLM_API_KEY", "")
+
+
+def round_lines(name: str, answers: Sequence[tuple[float, Sequence[tuple[float, bytes]]]]) -> tuple[str, str]:
+    """What far/load.py prints of a round: of each request when it was sent and its portions, none without a server."""
+    portions = [(number, t, data) for number, (_, some) in enumerate(answers) for t, data in some]
+    table = b"".join(struct.pack("<IdI", number, t, len(data)) for number, t, data in portions)
+    packed = base64.b64encode(zlib.compress(table + b"".join(data for _, _, data in portions))).decode()
+    how = [[t0, some[-1][0], "done", ""] if some else [t0, t0, "refused", "no server"] for t0, some in answers]
+    document = {"id": name, "requests": how, "chunks": len(portions), "parts": 1, "client": {"lag_max_ms": 0.0}}
+    return json.dumps(document), f"+{packed}"
 
 
 def whole(status: int, document: dict[str, Any]) -> bytes:

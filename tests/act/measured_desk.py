@@ -1,18 +1,20 @@
-"""A desk whose servers can be measured: the real load client, against servers of known timing on loopback."""
+"""A desk whose servers can be measured: they are of known timing, and no second passes."""
 
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench_live import Child, known_server
 from fake_host import FakeProcess
+from fake_load import round_lines
+from known_server import ENGINES, Connection, Send, State
 from machine import Desk, Machine
 
 from cluster.argv.far import source
@@ -38,30 +40,55 @@ reference:
 """
 
 
-class LoadClient(FakeProcess):
-    """far/load.py as a real process, with the real addresses of its servers in place of the deployments'."""
+def server(rate: float, ttft_s: float = 0.005, engine: str = "") -> State:
+    """A server of known timing; `rate` in tokens a second."""
+    return State(ttft_s, rate, engine=ENGINES[engine])
 
-    def __init__(self, argv: Sequence[str], stdin: bytes, urls: Sequence[str]) -> None:
-        super().__init__()
-        program, _, setup = stdin.rstrip(b"\n").rpartition(b"\n")
-        self.given = json.loads(setup)
-        real = json.dumps(self.given | {"base_url": urls[0], "others": urls[1:]})
-        inside = argv[argv.index("python3") + 1 :]  # what `docker exec` would run in the container
-        self.child = Child([sys.executable, *inside], program + b"\n" + real.encode() + b"\n")
 
-    def lines(self) -> Iterator[str]:
-        return self.child.lines()
+class Answering(Connection):
+    """The server of known timing without a socket and a clock: what it sends in answer to a request, and when."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self.portions: list[tuple[float, bytes]] = []
+        self.transport: Any = self
 
     def write(self, data: bytes) -> None:
-        with suppress(BrokenPipeError):  # who reads finds that it has ended
-            self.child.write(data)
+        self.portions.append((0.0, data))
 
-    def close(self, timeout_s: float = 5.0) -> int | None:
-        ended, self.ended = self.ended, True
-        return None if ended else self.child.close()
+    def play(self, sends: Iterator[Send], begin: float, sent: list[Any]) -> None:
+        self.portions += [(t, data) for t, data, _ in sends]
 
-    def end(self, exit_code: int = 0) -> None:
-        self.close()
+
+class LoadClient(FakeProcess):
+    """far/load.py beside servers of known timing; None: there is no server. No answer takes its time, and each is
+    recorded as up to 1 % faster or slower than it should be, by chance but the same in every run of the tests."""
+
+    def __init__(self, servers: Sequence[State | None], given: Mapping[str, Any], seed: int = 0) -> None:
+        super().__init__([json.dumps({"ready": True, "python": "3.12.3", "hostname": "exact"})])
+        self.servers, self.given, self.chance = [*servers], given, Random(seed)
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        for line in data.splitlines():
+            given = json.loads(line)
+            free = [0.0] * given["concurrency"]  # when each connection is
+            answers = []
+            for request in given["asks"]:
+                begin, pace = heappop(free), self.chance.uniform(0.99, 1.01)
+                portions = [(begin + 0.001 + pace * t, data) for t, data in self.answer(request)]
+                answers.append((begin, portions))
+                heappush(free, portions[-1][0] if portions else begin)
+            for printed in round_lines(given["id"], answers):
+                self.say(printed)
+
+    def answer(self, request: dict[str, Any]) -> list[tuple[float, bytes]]:
+        state = self.servers[request["server"]]
+        if state is None:
+            return []
+        answering = Answering(state)
+        answering.answer(request["path"], request["body"] or {})
+        return answering.portions
 
 
 class Watcher(FakeProcess):
@@ -97,38 +124,36 @@ def is_bare(desk: Desk) -> bool:
 @contextmanager
 def measurable(desk: Desk, rates: Sequence[float], on_start: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Deployments of one host answer at the first rate (tokens a second), of two at the second, and so on; of replicas
-    each has a server of its own, as long as it runs.
+    each has a server of its own, if it runs when a load client starts.
 
     `on_start` is called whenever a load client starts.
     """
-    with ExitStack() as running:
-        urls = [running.enter_context(known_server("--ttft-ms", "5", "--rate", str(rate))) for rate in rates]
+    of_size = [server(rate) for rate in rates]
+    replicas = {machine.address: server(rates[0]) for machine in desk}
+    started = count()
 
-        @cache
-        def server(address: str) -> str:
-            return running.enter_context(known_server("--ttft-ms", "5", "--rate", str(rates[0])))
+    def replica(url: str) -> State | None:
+        [machine] = [one for one in desk if one.address == urlsplit(url).hostname]
+        return replicas[machine.address] if any(life.serving for life in machine.lives()) else None
 
-        def solo(address: str) -> str:
-            [machine] = [one for one in desk if one.address == address]
-            return server(address) if any(life.serving for life in machine.lives()) else "http://127.0.0.1:9"
+    def starter(machine: Machine) -> Callable[[tuple[str, ...], bytes], FakeProcess]:
+        def start(argv: tuple[str, ...], stdin: bytes) -> FakeProcess:
+            if source("watch") in stdin:
+                return Watcher(machine, stdin)
+            assert source("load") in stdin
+            assert argv[:3] == ("docker", "exec", "--interactive")
+            assert any(one.name == argv[3] and one.running for one in machine.docker.containers.values())
+            on_start()
+            setup = json.loads(stdin.splitlines()[-1])
+            if len(setup["urls"]) > 1:
+                servers = [replica(url) for url in setup["urls"]]
+            else:
+                [hosts] = [one for one in desk.serving().values() if machine.name in one]
+                servers = [of_size[len(hosts) - 1]]
+            return LoadClient(servers, setup, next(started))
 
-        def starter(machine: Machine) -> Callable[[tuple[str, ...], bytes], FakeProcess]:
-            def start(argv: tuple[str, ...], stdin: bytes) -> FakeProcess:
-                if source("watch") in stdin:
-                    return Watcher(machine, stdin)
-                assert source("load") in stdin
-                assert argv[:3] == ("docker", "exec", "--interactive")
-                assert any(one.name == argv[3] and one.running for one in machine.docker.containers.values())
-                on_start()
-                setup = json.loads(stdin.splitlines()[-1])
-                if not setup["others"]:
-                    [hosts] = [one for one in desk.serving().values() if machine.name in one]
-                    return LoadClient(argv, stdin, [urls[len(hosts) - 1]])
-                addresses = [urlsplit(url).hostname for url in (setup["base_url"], *setup["others"])]
-                return LoadClient(argv, stdin, [solo(str(address)) for address in addresses])
+        return start
 
-            return start
-
-        for name, host in desk.hosts.items():
-            host.starter = starter(desk[name])
-        yield
+    for name, host in desk.hosts.items():
+        host.starter = starter(desk[name])
+    yield

@@ -82,7 +82,7 @@ def serving(listed: str, answers: Sequence[Answer]) -> Iterator[str]:
         daemon_threads = True
 
     with Server(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}"
         finally:

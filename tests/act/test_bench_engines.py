@@ -1,39 +1,34 @@
-"""Foreign engines, by their routes and habits, over real sockets; then the whole command."""
+"""Foreign engines, by their routes and habits; then the whole command over real sockets."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench_live import Watching, known_server, load_client
+from bench_live import Watching, known_server
+from measured_desk import LoadClient, server
+from typed import Ran, Typed
 
-from cluster.bench.loader import Batch, BatchRecord, Loader
+from cluster.bench.loader import Batch, BatchRecord, Loader, ProcessLoader
 from cluster.bench.result import Result
 from cluster.bench.run import run_bench
 from cluster.bench.wanted import BenchWanted
 from cluster.errors import ClusterError, UsageError
 
-TIMING = ("--ttft-ms", "20", "--rate", "400")
 
-
-@contextmanager
-def engine(name: str) -> Iterator[Watching]:
-    with known_server(*TIMING, "--engine", name) as url, load_client(url) as client:
-        yield Watching(client)
+def engine(name: str) -> Watching:
+    return Watching(ProcessLoader(LoadClient([server(400, 0.02, name)], {})))
 
 
 def measure(loader: Loader, model: str, **given: object) -> Result:
-    values: dict = {"pp": (200,), "tg": (8,), "depth": (0,), "runs": 2, "base_url": "http://known"}
-    return run_bench(loader, BenchWanted(model=model, **values | given))
+    values: dict = {"pp": (200,), "tg": (8,), "depth": (0,), "runs": 2}
+    return run_bench(loader, BenchWanted(("http://known",), model, **values | given))
 
 
 def test_ollama_is_not_sent_what_it_ignores() -> None:
-    with engine("ollama") as loader:
-        measured = measure(loader, "split:26b")
+    loader = engine("ollama")
+    measured = measure(loader, "split:26b")
     found, row = measured.manifest.engine, measured.rows[0]
     assert {"min_tokens", "ignore_eos", "cache_salt"} & loader.bodies[-1].keys() == set()
     assert loader.bodies[-1]["stream_options"] == {"include_usage": True}
@@ -48,14 +43,14 @@ def test_ollama_is_not_sent_what_it_ignores() -> None:
     [("ollama", "short:26b", {"depth": (0, 8192)}), ("llamacpp", "toy.gguf", {"pp": (5000,)})],
 )
 def test_the_engines_context_is_asked_before_a_prompt_is_cut(name: str, model: str, given: dict) -> None:
-    with engine(name) as loader, pytest.raises(UsageError, match="4096 tokens of context; too long: pp"):
-        measure(loader, model, **given)
+    with pytest.raises(UsageError, match="4096 tokens of context; too long: pp"):
+        measure(engine(name), model, **given)
 
 
 def test_cold_prompts_stay_out_of_llamacpps_cache_and_cached_ones_do_not() -> None:
-    with engine("llamacpp") as loader:
-        measured = measure(loader, "toy.gguf", depth=(0, 300), depth_mode="prefix-caching")
-        measure(loader, "toy.gguf")
+    loader = engine("llamacpp")
+    measured = measure(loader, "toy.gguf", depth=(0, 300), depth_mode="prefix-caching")
+    measure(loader, "toy.gguf")
     short = [body for body in loader.bodies if body["max_tokens"] == 8 and "warm" not in body]
     assert {body.get("cache_prompt", True) for body in short if len(body["prompt"]) > 250} == {True}
     assert {body.get("cache_prompt", True) for body in short if len(body["prompt"]) == 200} == {False}
@@ -64,16 +59,16 @@ def test_cold_prompts_stay_out_of_llamacpps_cache_and_cached_ones_do_not() -> No
 
 
 def test_an_unknown_engine_is_measured() -> None:
-    with engine("unknown") as loader:
-        steady = measure(loader, "steady")
+    loader = engine("unknown")
+    steady = measure(loader, "steady")
     assert (steady.manifest.engine, steady.rows[0].failed) == ({}, 0)
     assert "cache_salt" not in loader.bodies[-1], "not every server uses it"
 
 
 def test_vllm_is_known() -> None:
-    with engine("vllm") as loader:
-        assert measure(loader, "").manifest.engine == {"name": "vllm", "version": "0.32.0"}
-        assert "cache_salt" in loader.bodies[-1]
+    loader = engine("vllm")
+    assert measure(loader, "").manifest.engine == {"name": "vllm", "version": "0.32.0"}
+    assert "cache_salt" in loader.bodies[-1]
 
 
 def test_a_model_that_never_answers_itself_ends_the_measurement() -> None:
@@ -88,38 +83,42 @@ def test_a_model_that_never_answers_itself_ends_the_measurement() -> None:
             records = (replace(one, chunks=tuple((t, swap(data)) for t, data in one.chunks)) for one in record.records)
             return replace(record, records=tuple(records))
 
-    with engine("unknown") as loader, pytest.raises(ClusterError, match="another model answered: stead2") as caught:
-        measure(Elsewhere(loader.loader), "steady")
+    with pytest.raises(ClusterError, match="another model answered: stead2") as caught:
+        measure(Elsewhere(engine("unknown").loader), "steady")
     assert "--base-url" in caught.value.remedy
 
 
-def cluster(command: str, engine: str, *words: str) -> subprocess.CompletedProcess:
-    """The whole command."""
-    with known_server(*TIMING, "--engine", engine) as url:
-        argv = [sys.executable, "-m", "cluster.cli.main", command, "--base-url", url, *words]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+Asked = Callable[..., Ran]
 
 
-def bench(tmp_path: Path, engine: str, *words: str) -> subprocess.CompletedProcess:
-    return cluster("bench", engine, "--pp", "200", "--tg", "8", "--runs", "2", "--results", str(tmp_path), *words)
+@pytest.fixture
+def asked(cluster: Typed) -> Asked:
+    """A command as typed, of an engine."""
+
+    def ask(engine: str, code: int, *words: str) -> Ran:
+        with known_server("--ttft-ms", "20", "--rate", "400", "--engine", engine) as url:
+            return cluster.ends(code, *words, "--base-url", url)
+
+    return ask
 
 
-def test_split_is_warned_of_and_kept_in_the_result(tmp_path: Path) -> None:
-    ran = bench(tmp_path, "ollama", "--model", "split:26b", "--depth", "0")
-    assert ran.returncode == 0
-    assert "SPLIT OVER CPU AND GPU: 68% of split:26b is on the CPU: 6.0 of 19.0 GB" in " ".join(ran.stderr.split())
-    assert "ollama stop split:26b" in ran.stderr
-    assert "Ollama does not look at min_tokens, ignore_eos: outputs may end early" in ran.stdout
-    [path] = tmp_path.glob("*.json")
+BENCH = ("bench", "--pp", "200", "--tg", "8", "--runs", "2", "--results", "kept", "--model")
+
+
+def test_split_is_warned_of_and_kept_in_the_result(asked: Asked, place: Path) -> None:
+    ran = asked("ollama", 0, *BENCH, "split:26b", "--depth", "0")
+    assert "SPLIT OVER CPU AND GPU: 68% of split:26b is on the CPU: 6.0 of 19.0 GB" in " ".join(ran.err.split())
+    assert "ollama stop split:26b" in ran.err
+    assert "Ollama does not look at min_tokens, ignore_eos: outputs may end early" in ran.out
+    [path] = (place / "kept").glob("*.json")
     assert json.loads(path.read_text())["manifest"]["engine"]["gpu_bytes"] == 6_000_000_000
-    silent = bench(tmp_path, "ollama", "--model", "whole:26b", "--depth", "0")
-    assert "SPLIT" not in silent.stderr + silent.stdout
+    assert "SPLIT" not in asked("ollama", 0, *BENCH, "whole:26b", "--depth", "0").all
 
 
-def test_probe_warns_of_it_too_once_the_model_is_in_memory() -> None:
-    ran = cluster("probe", "ollama", "--json", "--only", "served-name", "--model", "split:26b")
-    assert "SPLIT OVER CPU AND GPU: 68% of split:26b" in " ".join(ran.stderr.split())
-    document = json.loads(ran.stdout)
+def test_probe_warns_of_it_too_once_the_model_is_in_memory(asked: Asked) -> None:
+    ran = asked("ollama", 0, "probe", "--json", "--only", "served-name", "--model", "split:26b")
+    assert "SPLIT OVER CPU AND GPU: 68% of split:26b" in " ".join(ran.err.split())
+    document = json.loads(ran.out)
     assert document["subject"]["engine"] == "ollama"
     assert document["engine"]["gpu_bytes"] == 6_000_000_000
 
@@ -141,8 +140,7 @@ def test_probe_warns_of_it_too_once_the_model_is_in_memory() -> None:
         ),
     ],
 )
-def test_invalid_rows_are_named_first(tmp_path: Path, engine: str, words: str, warning: str, failed: list[int]) -> None:
-    ran = bench(tmp_path, engine, "--json", "--model", *words.split())
-    assert ran.returncode == 6
-    assert warning in " ".join(ran.stderr.split())
-    assert [row["failed"] for row in json.loads(ran.stdout)["benchmarks"]] == failed
+def test_invalid_rows_are_named_first(asked: Asked, engine: str, words: str, warning: str, failed: list[int]) -> None:
+    ran = asked(engine, 6, *BENCH, *words.split(), "--json")
+    assert warning in " ".join(ran.err.split())
+    assert [row["failed"] for row in json.loads(ran.out)["benchmarks"]] == failed

@@ -203,17 +203,22 @@ def test_server_that_keeps_no_connection() -> None:
     assert [one.how for one in record.records] == ["done"] * 3
 
 
-def test_idle_connections_closed_by_the_server_cost_no_request() -> None:
-    served = []
+def keeps_alive(opened: list[bytes], timeout_s: float | None = None) -> Answer:
+    """Serves one request after the other; the first one of each connection is added to `opened`."""
 
     def answer(connection: socket.socket, request: bytes) -> None:
-        served.append(request)
-        connection.settimeout(0.15)  # a short keep-alive
+        opened.append(request)
+        connection.settimeout(timeout_s)
         while request:
             connection.sendall(OK)
             request = connection.recv(65536)
 
-    with odd_server(answer) as address, load_client(address) as load:
+    return answer
+
+
+def test_idle_connections_closed_by_the_server_cost_no_request() -> None:
+    served: list[bytes] = []
+    with odd_server(keeps_alive(served, 0.15)) as address, load_client(address) as load:
         for name in "abc":
             assert [one.how for one in load.send(Batch(name, (Ask("/a"), Ask("/a")), 2)).records] == ["done"] * 2
             time.sleep(0.3)
@@ -222,15 +227,8 @@ def test_idle_connections_closed_by_the_server_cost_no_request() -> None:
 
 def test_connections_outlive_a_batch_that_needs_fewer() -> None:
     """Between two batches of a row the server's counters are read over one of them."""
-    opened = []
-
-    def answer(connection: socket.socket, request: bytes) -> None:
-        opened.append(connection)
-        while request:
-            connection.sendall(OK)
-            request = connection.recv(65536)
-
-    with odd_server(answer) as address, load_client(address) as load:
+    opened: list[bytes] = []
+    with odd_server(keeps_alive(opened)) as address, load_client(address) as load:
         for count in (3, 1, 3):
             record = load.send(Batch("r", (Ask("/a"),) * count, count))
             assert [one.how for one in record.records] == ["done"] * count
@@ -253,7 +251,7 @@ def test_key_comes_from_a_file_and_is_no_word(tmp_path: Path) -> None:
     with odd_server(echo) as address:
         assert b"Authorization: Bearer planted-secret\r\n" in echoed(address, api_key_file=str(key))
         assert b"Authorization" not in echoed(address)
-    argv, stdin = load_command("http://x", str(key))
+    argv, stdin = load_command(["http://x"], str(key))
     assert "planted-secret" not in " ".join(argv) + stdin.decode()
 
 
@@ -297,7 +295,7 @@ def test_end_of_stdin_stops_a_batch_at_once() -> None:
         gone.set()
 
     with odd_server(answer) as address:
-        child = Child(*load_command(address))
+        child = Child(*load_command([address]))
         assert json.loads(next(child.lines()))["ready"]
         child.write(one().line())
         time.sleep(0.2)
@@ -313,7 +311,7 @@ def test_after_a_lost_client_the_next_batch_is_sent_by_a_new_one(url: str) -> No
         starts.append("start")
         if len(starts) == 1:
             raise ConnectionLostError("spark1 did not answer within 5 s", code="host-unreachable", where="spark1")
-        return Child(*load_command(url))
+        return Child(*load_command([url]))
 
     dies = Child(["sh", "-c", "echo '{\"ready\": true}'; read line; echo 'Killed: out of memory'; exit 137"], b"")
     load = ProcessLoader(dies, start=start)

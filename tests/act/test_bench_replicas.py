@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bench_live import SERVER, Child, Watching, known_server, load_client
+from bench_live import Watching, known_server
 from machine import Desk
-from measured_desk import RECIPE, LoadClient, measurable
+from measured_desk import RECIPE, LoadClient, measurable, server
 from typed import Typed
 
 from cluster.bench.loader import Batch, BatchRecord, ProcessLoader
@@ -24,28 +21,25 @@ RATE = 200.0
 NAMES = ("a on spark1", "a on spark2")
 
 
-@pytest.fixture(scope="module")
-def urls() -> Iterator[list[str]]:
-    with ExitStack() as running:
-        yield [running.enter_context(known_server("--ttft-ms", "20", "--rate", str(RATE))) for _ in range(2)]
+@pytest.fixture
+def client() -> LoadClient:
+    """A client of two servers, without sockets: no second passes."""
+    return LoadClient([server(RATE, 0.02), server(RATE, 0.02)], {})
 
 
 @pytest.fixture
-def load(urls: list[str]) -> Iterator[ProcessLoader]:
-    with load_client(urls[0], others=urls[1:]) as client:
-        yield client
+def load(client: LoadClient) -> ProcessLoader:
+    return ProcessLoader(client)
 
 
-def wanted(urls: list[str], model: str = "plain", **given: object) -> BenchWanted:
-    values: dict = {"pp": (64,), "tg": (32,), "depth": (0,), "runs": 2, "base_url": urls[0], "others": tuple(urls[1:])}
-    return BenchWanted(model=model, **values | given)
+def wanted(model: str = "plain", **given: object) -> BenchWanted:
+    values: dict = {"pp": (64,), "tg": (32,), "depth": (0,), "runs": 2}
+    return BenchWanted(("http://one", "http://two"), model, **values | given)
 
 
-def test_requests_go_to_the_servers_in_turn(load: ProcessLoader, urls: list[str]) -> None:
+def test_requests_go_to_the_servers_in_turn(load: ProcessLoader) -> None:
     watching = Watching(load)
-    measured = run_bench(
-        watching, wanted(urls, tg=(16, 440), concurrency=(1, 2, 5)), manifest=Manifest("", replicas=NAMES)
-    )
+    measured = run_bench(watching, wanted(tg=(16, 440), concurrency=(1, 2, 5)), manifest=Manifest("", replicas=NAMES))
     rows = {(row.response_size, row.concurrency): row for row in measured.rows}
     assert all((row.failed, row.notes) == (0, ()) for row in measured.rows)
     for clients, each in ((1, (1, 1)), (2, (2, 2)), (5, (5, 5))):  # over two runs
@@ -55,15 +49,15 @@ def test_requests_go_to_the_servers_in_turn(load: ProcessLoader, urls: list[str]
         assert list(row.replicas) == list(NAMES)
         assert row.server["requests"] == sum(each)
         assert (row.server["foreign_requests"], row.server["foreign_tokens"]) == (0, 0)
-    assert rows[440, 2].tg_throughput.mean == pytest.approx(2 * RATE, rel=0.25)
+    assert rows[440, 2].tg_throughput.mean == pytest.approx(2 * RATE, rel=0.01)
     sent = [ask.server for ask in watching.asks if ask.path == "/tokenize"]
     assert set(sent) == {0}
 
 
-def test_a_single_client_meets_all_servers_in_its_runs(load: ProcessLoader, urls: list[str]) -> None:
+def test_a_single_client_meets_all_servers_in_its_runs(load: ProcessLoader) -> None:
     """And the sentinel compares runs of the same server."""
     watching = Watching(load)
-    measured = run_bench(watching, wanted(urls, tg=(8,), depth=(0, 64)))
+    measured = run_bench(watching, wanted(tg=(8,), depth=(0, 64)))
     asks = [ask for ask in watching.asks if ask.body and ask.body.get("stream") and ask.body["max_tokens"] == 8]
     warm = 1 + 2 * 2  # until one is served, then each prompt length on each server
     assert [ask.server for ask in asks[warm:]] == [0, 0, 1, 1, 0]
@@ -73,51 +67,36 @@ def test_a_single_client_meets_all_servers_in_its_runs(load: ProcessLoader, urls
 
 
 @pytest.mark.parametrize("model", ["caching", "caching-untold"])
-def test_a_prompt_goes_where_its_context_is(load: ProcessLoader, urls: list[str], model: str) -> None:
+def test_a_prompt_goes_where_its_context_is(load: ProcessLoader, model: str) -> None:
     given = {"pp": (64,), "tg": (4,), "depth": (320,), "depth_mode": "prefix-caching", "concurrency": (1, 3)}
-    for row in run_bench(load, wanted(urls, model, **given)).rows[1::2]:
+    for row in run_bench(load, wanted(model, **given)).rows[1::2]:
         assert row.cache == {"hit": row.requests}
         assert row.notes == ()
 
 
-def test_places_of_all_servers_count(load: ProcessLoader, urls: list[str]) -> None:
-    one, two = run_bench(load, wanted(urls, tg=(8,), runs=1, concurrency=(4, 5), max_num_seqs=2)).rows
+def test_places_of_all_servers_count(load: ProcessLoader) -> None:
+    one, two = run_bench(load, wanted(tg=(8,), runs=1, concurrency=(4, 5), max_num_seqs=2)).rows
     assert (one.queued, two.queued) == (0, 1)
 
 
-def test_servers_of_different_models_are_no_replicas(urls: list[str]) -> None:
-    with (
-        known_server("--engine", "vllm") as other,
-        load_client(urls[0], others=[other]) as load,
-        pytest.raises(RefusedError, match=r"are not replicas: http.*0\.32\.0") as caught,
-    ):
-        run_bench(load, wanted([urls[0], other]))
+def test_servers_of_different_models_are_no_replicas(client: LoadClient, load: ProcessLoader) -> None:
+    client.servers[1] = server(RATE, engine="vllm")
+    with pytest.raises(RefusedError, match=r"are not replicas: http.*0\.32\.0") as caught:
+        run_bench(load, wanted())
     assert caught.value.code == "replicas-differ"
 
 
-class Mortal(Watching):
-    """A load client whose second server is killed before a batch of this name."""
+def test_a_replica_that_dies_is_marked_in_each_row_it_lacks(client: LoadClient, load: ProcessLoader) -> None:
+    class Killing(Watching):
+        """The second server dies before a batch."""
 
-    def __init__(self, loader: ProcessLoader, name: str, server: Child) -> None:
-        super().__init__(loader)
-        self.name, self.server = name, server
+        def send(self, wanted: Batch) -> BatchRecord:
+            if "pp64 tg32 (c2) run1" in wanted.id:
+                client.servers[1] = None
+            return super().send(wanted)
 
-    def send(self, wanted: Batch) -> BatchRecord:
-        if self.name in wanted.id and self.server.popen.poll() is None:
-            self.server.popen.kill()
-            self.server.popen.wait()
-        return super().send(wanted)
-
-
-def test_a_replica_that_dies_is_marked_in_each_row_it_lacks(urls: list[str]) -> None:
-    server = Child([sys.executable, str(SERVER), "--ttft-ms", "20", "--rate", str(RATE)], b"")
-    other = f"http://127.0.0.1:{json.loads(next(server.lines()))['port']}"
-    with load_client(urls[0], others=[other]) as load:
-        mortal = Mortal(load, "pp64 tg32 (c2) run1", server)
-        measured = run_bench(
-            mortal, wanted([urls[0], other], concurrency=(1, 2), runs=4), manifest=Manifest("", replicas=NAMES)
-        )
-    server.close()
+    replicas = Manifest("", replicas=NAMES)
+    measured = run_bench(Killing(load), wanted(concurrency=(1, 2), runs=4), manifest=replicas)
     one, two = measured.rows
     assert (one.failed, one.requests) == (1, 4), "of the single clients' runs it was sent the second and the fourth"
     assert (two.failed, two.requests, two.runs) == (3, 8, 4)
@@ -174,7 +153,7 @@ def test_two_deployments_share_the_requests(
     assert set(row["machine"][0]["after"]) == {"spark1", "spark2"}, "both hosts are watched"
     assert f"requests go in turn to 2 servers: {solos[0]} on spark1, {solos[1]} on spark2" in ran.out
     [setup] = [one.given for one in desk.hosts["spark1"].processes if isinstance(one, LoadClient)]
-    assert [setup["base_url"], *setup["others"]] == ["http://192.168.1.41:8000", "http://192.168.1.42:8000"]
+    assert setup["urls"] == ["http://192.168.1.41:8000", "http://192.168.1.42:8000"]
 
 
 @pytest.mark.parametrize("words", [("bench",), ("down",), ("down", "--dry-run"), ("logs",), ("probe",)], ids=" ".join)
@@ -276,7 +255,7 @@ def test_the_first_replica_ends_and_the_client_with_it(
         if "run1" in batch.id and len(starts) == 1:
             desk.kill_rank("spark1")
             [client] = [one for one in desk.hosts["spark1"].processes if isinstance(one, LoadClient)]
-            client.child.popen.kill()
+            client.end(137)
         return send(self, batch)
 
     monkeypatch.setattr(ProcessLoader, "send", ends)
@@ -295,12 +274,15 @@ def test_the_first_replica_ends_and_the_client_with_it(
     assert (len(spark1), len(spark2)) == (1, 1)
 
 
-def test_several_urls(urls: list[str], cluster: Typed, toy: Path) -> None:
-    words = [word for url in urls for word in ("--base-url", url)]
+def test_several_urls(cluster: Typed, toy: Path) -> None:
+    """Over real sockets."""
     short = ("--model", "plain", "--pp", "64", "--tg", "8", "--depth", "0", "--runs", "2")
-    ran = cluster.must(*BENCH, *words, *short)
-    manifest = stored(toy)["manifest"]
+    with known_server("--rate", "200") as one, known_server("--rate", "200") as two:
+        urls, words = [one, two], ["--base-url", one, "--base-url", two]
+        ran = cluster.must(*BENCH, *words, *short)
+    manifest, [row] = (stored(toy)[key] for key in ("manifest", "benchmarks"))
     assert (manifest["replicas"], manifest["client_on"], manifest["tp"]) == (urls, "local", None)
+    assert [one["requests"] for one in row["replicas"].values()] == [1, 1], "one run each, as they count"
     assert f"requests go in turn to 2 servers: {', '.join(urls)}" in ran.out
     cluster.ends(2, *BENCH, *words[:2], *words[:2], *short)
     assert "one --base-url" in cluster.ends(2, "probe", *words).err

@@ -1,11 +1,11 @@
-"""`run_bench` against the server of known timing, over real sockets."""
+"""`run_bench` against the server of known timing, without sockets: no second passes."""
 
 import dataclasses
 import re
-from collections.abc import Iterator
 
 import pytest
 from bench_live import Watching, known_server, load_client
+from measured_desk import LoadClient, server
 
 from cluster.bench.loader import Batch, BatchRecord, ProcessLoader
 from cluster.bench.result import Result
@@ -15,19 +15,18 @@ from cluster.bench.wanted import BenchWanted
 from cluster.errors import ClusterError, ConnectionLostError
 
 RATE = 200.0
-BUSY = 0.25  # what a machine with other work may cost; a wrong count of tokens is off by a third or more
+CLOSE = 0.011  # by how much an answer may be faster or slower
 CONTEXT = {"pp": (64,), "tg": (4,), "depth": (0, 320), "depth_mode": "prefix-caching"}
 
 
-@pytest.fixture(scope="module")
-def load() -> Iterator[ProcessLoader]:
-    with known_server("--ttft-ms", "40", "--rate", str(RATE)) as url, load_client(url) as client:
-        yield client
+@pytest.fixture
+def load() -> ProcessLoader:
+    return ProcessLoader(LoadClient([server(RATE, 0.04)], {}))
 
 
 def wanted(model: str, **given: object) -> BenchWanted:
-    values: dict = {"pp": (256,), "tg": (32,), "depth": (0,), "runs": 2, "base_url": "http://known"}
-    return BenchWanted(model=model, **values | given)
+    values: dict = {"pp": (256,), "tg": (32,), "depth": (0,), "runs": 2}
+    return BenchWanted(("http://known",), model, **values | given)
 
 
 def only(measured: Result) -> Row:
@@ -39,11 +38,21 @@ def only(measured: Result) -> Row:
 def test_ways_to_stream_give_the_same_numbers(load: ProcessLoader, model: str) -> None:
     row = only(run_bench(load, wanted(model)))
     assert (row.failed, row.notes) == (0, ())
-    disturbed_least = min(row.tg_throughput.values, key=lambda rate: abs(rate - RATE))
-    assert disturbed_least == pytest.approx(RATE, rel=BUSY)
-    assert 39 < min(row.e2e_ttft.values) < 200
-    assert min(row.est_ppt.values) > 30
+    assert row.tg_throughput.values == pytest.approx([RATE] * 2, rel=CLOSE)
+    assert row.e2e_ttft.values == pytest.approx([41] * 2, rel=CLOSE)
+    assert row.est_ppt.values == pytest.approx([40] * 2, rel=CLOSE)
     assert row.pp_throughput.values == pytest.approx([256e3 / ms for ms in row.est_ppt.values])
+
+
+def test_the_same_over_real_sockets() -> None:
+    """A machine with other work may cost a quarter; a wrong count of tokens is off by a third or more."""
+    with known_server("--ttft-ms", "40", "--rate", str(RATE)) as url, load_client(url) as client:
+        row = only(run_bench(client, wanted("worst")))
+    assert (row.failed, row.notes) == (0, ())
+    disturbed_least = min(row.tg_throughput.values, key=lambda rate: abs(rate - RATE))
+    assert disturbed_least == pytest.approx(RATE, rel=0.25)
+    assert 39 < min(row.e2e_ttft.values) < 200
+    assert {"cpu_s", "lag_max_ms", "t0_spread_ms"} <= set(row.client[0])
 
 
 class Sampled:
@@ -73,7 +82,7 @@ def test_rows_and_runs(load: ProcessLoader) -> None:
     assert seen[8:] == list(measured.rows)
     first = measured.rows[0]
     assert first.machine == ({"run": 0, "samples": 1}, {"run": 1, "samples": 9}), "eight rows, then the first again"
-    assert {"cpu_s", "lag_max_ms", "t0_spread_ms"} <= set(first.client[0])
+    assert first.client == ({"lag_max_ms": 0.0}, {"lag_max_ms": 0.0})
     assert steps[0] == "tokenise"
     assert measured.request["prompt"] == "[256 tokens]"
     assert re.fullmatch("[0-9a-f]{32,128}", measured.request["cache_salt"]), "vLLM takes no slashes"
@@ -125,17 +134,11 @@ def test_a_run_that_lost_its_load_client_twice_is_an_error_and_the_rows_before_i
     assert [(row.runs, row.repeated) for row in kept] == [(1, ())]
 
 
-def test_totals_under_concurrency(load: ProcessLoader) -> None:
-    row = only(run_bench(load, wanted("plain", tg=(440,), concurrency=(4,), runs=1)))
-    for total in (row.tg_throughput, row.peak_throughput):
-        assert total.mean == pytest.approx(4 * RATE, rel=BUSY)
-
-
 def test_a_quarter_refused(load: ProcessLoader) -> None:
     row = only(run_bench(load, wanted("refusing", concurrency=(4,), runs=3)))
     assert (row.failed, row.requests) == (3, 12)
     assert row.failures == ("3 × HTTP 400: no room for this request",)
-    assert row.tg_req_throughput.mean == pytest.approx(RATE, rel=BUSY)
+    assert row.tg_req_throughput.mean == pytest.approx(RATE, rel=CLOSE)
     assert row.tg_throughput is None
 
 

@@ -147,11 +147,15 @@ def test_differing_flag_is_named_by_its_key_and_a_port_is_not() -> None:
         ("", False, "HOME", ".local/state/cluster/results"),
     ],
 )
-def test_results_directory(tmp_path: Path, given: str, made: bool, home: str, expected: str) -> None:
+def test_results_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, made: bool, home: str, expected: str
+) -> None:
     if made:
         (tmp_path / "results").mkdir()
-    where = results_dir(str(tmp_path / given) if given else "", tmp_path, {home: str(tmp_path)})
-    assert where == tmp_path / expected
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setenv(home, str(tmp_path))
+    assert results_dir(str(tmp_path / given) if given else None) == tmp_path / expected
 
 
 def test_journal_keeps_rows_and_then_the_result(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from cluster.cli.bench import max_num_seqs
 from cluster.cli.options import suite_abouts as abouts
 from cluster.errors import UsageError
 
-PLAIN = BenchWanted("http://x")
+PLAIN = BenchWanted(("http://x",))
 
 
 def wanted(suite: str, part: int = 0) -> BenchWanted:

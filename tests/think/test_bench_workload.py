@@ -24,7 +24,7 @@ SHAPE = Shape(2048, 128, 4096, 4)
 
 
 def maker(salt: str = "s", left_out: tuple[str, ...] = (), **wanted: Any) -> BodyMaker:
-    return BodyMaker(BenchWanted("http://x", **wanted), Served("m", None, "vllm"), CORPUS, salt, left_out=left_out)
+    return BodyMaker(BenchWanted(("http://x",), **wanted), Served("m", None, "vllm"), CORPUS, salt, left_out=left_out)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_the_load_client_ends_quietly_when_nothing_more_is_asked(far_python: str
         [far_python, "-I", "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert client.stdin
-    client.stdin.write(b'{"base_url": "http://127.0.0.1:9", "api_key_file": null}\n')
+    client.stdin.write(b'{"urls": ["http://127.0.0.1:9"], "api_key_file": null}\n')
     client.stdin.flush()
     assert client.wait(10) == 130
     assert client.communicate()[1] == b""
