@@ -37,19 +37,18 @@ from cluster.cli.options import UpOptions, typed
 from cluster.config.inventory import ResolvedHost
 from cluster.config.recipe import MemoryNeeds, Recipe, choose_recipe
 from cluster.config.written import deciding
-from cluster.deploy.session import (
-    Connect,
-    Named,
-    find,
-    look,
-    open_fleet,
-    raise_all,
-    read_named,
-    read_recipe,
-    unchanged,
-)
+from cluster.deploy.session import Connect, Named, find, look, open_fleet, read_named, read_recipe, unchanged
 from cluster.deploy.spec import differing, spec_like
-from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError, joined
+from cluster.errors import (
+    UNCHANGED,
+    ClusterError,
+    ExitCode,
+    InterruptedByUser,
+    RefusedError,
+    UsageError,
+    joined,
+    raise_all,
+)
 from cluster.hosts.connect import connect
 from cluster.screen import QuietScreen, Screen
 from cluster.spark.deployments import Deployment

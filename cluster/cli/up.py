@@ -28,14 +28,13 @@ from cluster.deploy.session import (
     find,
     look,
     open_fleet,
-    raise_all,
     read_named,
     read_recipe,
     see,
     unchanged,
 )
 from cluster.deploy.spec import Same, Start, decide, refuse_beyond, spec_of
-from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError, joined
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError, joined, raise_all
 from cluster.hosts.connect import connect
 from cluster.screen import Screen
 from cluster.spark.clock_limit import check_clock_limit, to_set

@@ -13,8 +13,8 @@ from cluster.argv.question import Question
 from cluster.config.secrets import read_secret
 from cluster.deploy.plan import HUB_TOKEN
 from cluster.deploy.rank import identity_of
-from cluster.deploy.session import Session, raise_all
-from cluster.errors import UNCHANGED, ClusterError, InterruptedByUser, RefusedError
+from cluster.deploy.session import Session
+from cluster.errors import UNCHANGED, ClusterError, InterruptedByUser, RefusedError, raise_all
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen
 from cluster.spark import weights
