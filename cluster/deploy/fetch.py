@@ -136,13 +136,12 @@ def fetch_model(model: Model, image: str, seens: Mapping[str, Seen], how: How, s
 def refuse_full(model: Model, size: float, seens: Mapping[str, Seen]) -> None:
     errors = []
     remedy = "docker system df; remove what is not needed, or set hf_home in the inventory"
-    stays = "nothing was downloaded"
     for host, seen in seens.items():
         for room in known(seen.disk) or ():  # what could not be read the checks have said
             if room.path == identity_of(seen).hf_home and room.free_bytes < size:
                 free = f"{room.free_bytes / GIB:.1f} GiB available in {room.path}"
                 what = f"not enough disk space for {model.id}: {size / GIB:.1f} GiB required, {free}"
-                errors.append(RefusedError(what, code="disk-short", where=host, rolled_back=stays, remedy=remedy))
+                errors.append(RefusedError(what, code="disk-short", where=host, remedy=remedy))
     raise_all(errors)
 
 
