@@ -133,6 +133,12 @@ class ManyErrors(ClusterError):
         return self._errors
 
 
+def raise_all(errors: Sequence[ClusterError]) -> None:
+    """Raise the one error, or all of them together; nothing when there is none."""
+    if errors:
+        raise errors[0] if len(errors) == 1 else ManyErrors(errors)
+
+
 def joined(*texts: str) -> str:
     """Several wheres or remedies in one line; each may be empty."""
     return "; ".join(filter(None, texts))

@@ -23,19 +23,9 @@ from cluster.bench.sampling import role
 from cluster.config.recipe import Recipe, choose_recipe, load_recipe
 from cluster.config.secrets import read_secret, redact
 from cluster.deploy.prove import address_of
-from cluster.deploy.session import (
-    Connect,
-    find,
-    locked,
-    look,
-    named_hosts,
-    not_chosen,
-    open_fleet,
-    raise_all,
-    see,
-)
+from cluster.deploy.session import Connect, find, locked, look, not_chosen, open_fleet, read_named, see
 from cluster.deploy.spec import differing
-from cluster.errors import ClusterError, RefusedError, UsageError
+from cluster.errors import ClusterError, RefusedError, UsageError, raise_all
 from cluster.hosts.connect import LocalHost
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.protocol import Host, Process
@@ -150,7 +140,7 @@ def serving(options: ServerOptions, connect: Connect, why: str, *, replicas: boo
             raise UsageError(f"{why} asks one server: one --base-url", code="options-conflict")
         yield from at_urls(options, why)
         return
-    named = named_hosts(options.inventory, options.nodes)
+    named = read_named(options)
     with open_fleet(named.hosts, connect) as fleet:
         seens, errors = look(fleet, named.hosts)
         found = find(seens, named.hosts)

@@ -21,12 +21,11 @@ from cluster.deploy.session import (
     look,
     note_unchanged,
     open_fleet,
-    raise_all,
     read_named,
     see,
     unchanged,
 )
-from cluster.errors import ClusterError, ExitCode, RefusedError
+from cluster.errors import ClusterError, ExitCode, RefusedError, raise_all
 from cluster.hosts.connect import connect
 from cluster.screen import Screen
 from cluster.spark.deployments import Deployment

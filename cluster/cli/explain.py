@@ -62,7 +62,7 @@ def view(diagnosis: Diagnosis) -> Iterator[str]:
     root = diagnosis.root
     if len(diagnosis.files) > 1 and root:
         yield f"root cause: {place(root)}: {root.finding.what} [{root.id}]"
-        yield from others("follows from it", [f"{row.id} ({place(row)})" for row in diagnosis.secondary])
+        yield from follows([f"{row.id} ({place(row)})" for row in diagnosis.secondary])
     for file in diagnosis.files:
         name = "standard input" if file.name == STDIN else file.name
         kind = f" ({', '.join(file.read_as)})" if file.read_as else ""
@@ -70,7 +70,7 @@ def view(diagnosis: Diagnosis) -> Iterator[str]:
         for found in file.findings:
             for line in of_finding(found, found.level, f"line {found.line}" if found.line else "seen"):
                 yield f"  {line}"
-        yield from others("follows from it", [f"{row.id} (line {row.line})" for row in file.secondary])
+        yield from follows([f"{row.id} (line {row.line})" for row in file.secondary])
         for row in file.normal:
             yield f"  looks bad, is normal: line {row.line}: {row.finding.what} [{row.id}]"
 
@@ -92,8 +92,8 @@ def ending(file: FileDiagnosis) -> str:
     return "nothing known to be wrong" + (f"; {look}, and the text goes on after it" if file.troubles else "")
 
 
-def others(label: str, names: list[str]) -> list[str]:
-    return [f"  {label}: {', '.join(names)}"] if names else []
+def follows(names: list[str]) -> list[str]:
+    return [f"  follows from it: {', '.join(names)}"] if names else []
 
 
 def as_document(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from cluster.argv.question import Answer, Question
 from cluster.cli.explain import as_document
 from cluster.deploy import evidence
 from cluster.deploy.cause import view
-from cluster.deploy.session import Connect, choose_one, find, finish, look, open_fleet, raise_all, read_named
+from cluster.deploy.session import Connect, choose_one, find, finish, look, open_fleet, read_named
 from cluster.diagnosis.explain import explain
 from cluster.diagnosis.lines import read_time
-from cluster.errors import ClusterError, ConnectionLostError, ExitCode, RefusedError, about
+from cluster.errors import ClusterError, ConnectionLostError, ExitCode, RefusedError, about, raise_all
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +40,14 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
         screen.line(markdown(page).rstrip("\n"))
         outputs = [paths[-1].with_name(paths[-1].name.partition(".json")[0].removesuffix(".series") + ".html")]
     content = document(page, entries)
+    forms: dict[str, Callable[[], str]] = {
+        ".html": lambda: render(page),
+        ".md": lambda: markdown(page),
+        ".csv": lambda: as_csv(entries),
+        ".json": lambda: json.dumps(content, indent=2) + "\n",
+    }
     for path in outputs:
-        text = {
-            ".html": lambda: render(page),
-            ".md": lambda: markdown(page),
-            ".csv": lambda: as_csv(entries),
-            ".json": lambda: json.dumps(content, indent=2) + "\n",
-        }[path.suffix]()
-        write(path, text)
+        write(path, forms[path.suffix]())
         screen.note(f"written: {path}")
     screen.document(content | {"written": [str(path) for path in outputs]})
     return ExitCode.DONE

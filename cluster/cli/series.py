@@ -36,19 +36,18 @@ from cluster.cli.options import UpOptions, typed
 from cluster.config.inventory import ResolvedHost
 from cluster.config.recipe import MemoryNeeds, Recipe, choose_recipe
 from cluster.config.written import deciding
-from cluster.deploy.session import (
-    Connect,
-    Named,
-    find,
-    look,
-    open_fleet,
-    raise_all,
-    read_named,
-    read_recipe,
-    unchanged,
-)
+from cluster.deploy.session import Connect, Named, find, look, open_fleet, read_named, read_recipe, unchanged
 from cluster.deploy.spec import differing, spec_like
-from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError, joined
+from cluster.errors import (
+    UNCHANGED,
+    ClusterError,
+    ExitCode,
+    InterruptedByUser,
+    RefusedError,
+    UsageError,
+    joined,
+    raise_all,
+)
 from cluster.hosts.connect import connect
 from cluster.screen import QuietScreen, Screen
 from cluster.spark.deployments import Deployment
@@ -185,7 +184,8 @@ def read_step(
 
 @dataclass
 class SeriesJob:
-    """A series that is carried out. `error` is what ended it early, if anything did."""
+    """A series that is carried out. `error` is what ended it early, if anything did; `changed`: whether it has started
+    something, or taken it down."""
 
     kind: str
     varied: tuple[str, ...]
@@ -197,6 +197,7 @@ class SeriesJob:
     series: Series = field(init=False)
     path: Path = field(init=False)
     error: ClusterError | None = None
+    changed: bool = False
 
     def run(self) -> ExitCode:
         if self.args.dry_run:
@@ -288,6 +289,7 @@ class SeriesJob:
             if not own and not self.args.yes and not self.screen.confirm(f"{names} runs; take it down?"):
                 what = f"{names} is running and would be taken down"
                 raise RefusedError(what, code="not-confirmed", remedy="run `cluster down` first, or add --yes")
+        self.changed = True
         down.take(replace(self.named, explicit=True), QuietScreen(), self.connect, dry_run=False)
 
     def measured(self, step: SeriesStep) -> Point | None:
@@ -322,6 +324,7 @@ class SeriesJob:
                 quiet = QuietScreen()
                 up.start(one.wanted, replace(one.up, probe=False), quiet, self.connect)
                 started.append(quiet.kept)
+                self.changed = True
             point, stage = replace(point, up=as_one(started)), "bench"
             done = measure_all(step.bench, QuietScreen(), self.connect)
             if done.interrupted:
@@ -350,6 +353,8 @@ class SeriesJob:
     def failed(self, point: Point, stage: str, caught: ClusterError | KeyboardInterrupt) -> Point:
         """A step that failed, for its first reason; `error` is set when no further one should be tried."""
         error = caught if isinstance(caught, ClusterError) else InterruptedByUser()
+        if self.changed and error.rolled_back == UNCHANGED:
+            error.rolled_back = ""
         if stage == "down":
             error.remedy = error.remedy or f"cluster down -n {','.join(point.hosts)}"
         if stage == "down" or error.exit_code in STOPS:

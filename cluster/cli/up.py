@@ -28,14 +28,13 @@ from cluster.deploy.session import (
     find,
     look,
     open_fleet,
-    raise_all,
     read_named,
     read_recipe,
     see,
     unchanged,
 )
 from cluster.deploy.spec import Same, Start, decide, refuse_beyond, spec_of
-from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError, joined
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError, joined, raise_all
 from cluster.hosts.connect import connect
 from cluster.screen import Screen
 from cluster.spark.clock_limit import check_clock_limit, to_set
@@ -156,7 +155,7 @@ def bring_up(wanted: Wanted, session: Session, line: UpOptions, how: fetch.How) 
             apply(plan.stages, session, applied)
         proof = prove.wait_ready(subject, fleet, screen, clock)
     remove_old(plan, session)
-    ready = show_ready(wanted, spec, proof, seens, session, line, changed=True)
+    ready = show_ready(subject, proof, seens, session, line)
     if line.probe:
         from cluster.probe.cases import probe_quickly
 
@@ -249,27 +248,21 @@ def leave(
             one.rolled_back = "only remains of another deployment were removed" if same.remains else ""
             one.remedy = joined(one.remedy, "cluster logs; cluster down and cluster up start it again")
         raise
-    screen.document(show_ready(wanted, deployment.spec, proof, seens, session, line, changed=False))
+    screen.document(show_ready(subject, proof, seens, session, line) | {"changed": False})
     return ExitCode.DONE
 
 
 def show_ready(
-    wanted: Wanted,
-    spec: Mapping[str, Any],
-    proof: prove.Proof,
-    seens: Mapping[str, Seen],
-    session: Session,
-    line: UpOptions,
-    *,
-    changed: bool,
+    subject: prove.Subject, proof: prove.Proof, seens: Mapping[str, Seen], session: Session, line: UpOptions
 ) -> dict[str, Any]:
     """Show what serves, as text. Returns the same as JSON."""
+    wanted = subject.wanted
     aim = ["-n", ",".join(wanted.names)] if line.nodes or line.solo else []  # else they are all that the inventory has
     aim += ["-i", line.inventory] if line.inventory else []
     prove.print_ready(wanted, proof, seens, session, aim)
-    ready = prove.as_document(wanted, proof, seens, session, changed=changed)
+    ready = prove.as_document(wanted, proof, seens, session)
     if line.clients:
-        ready["clients"] = prove.print_clients(spec, seens[wanted.names[0]], session.screen)
+        ready["clients"] = prove.print_clients(subject.spec, seens[wanted.names[0]], session.screen)
     return ready
 
 
@@ -278,7 +271,8 @@ def to_prove(
 ) -> prove.Subject:
     """What is to be proven of a deployment, and where its API is asked."""
     limited = {host.name: mhz for host in wanted.hosts if (mhz := to_set(host, seens[host.name]))}
-    return prove.Subject(id, wanted, fabric, Server.of_spec(spec, seens[wanted.names[0]].home(id)), limited=limited)
+    server = Server.of_spec(spec, seens[wanted.names[0]].home(id))
+    return prove.Subject(id, spec, wanted, fabric, server, limited=limited)
 
 
 def held_by(seens: Mapping[str, Seen]) -> dict[str, prove.Held]:

@@ -13,8 +13,8 @@ from cluster.argv.question import Question
 from cluster.config.secrets import read_secret
 from cluster.deploy.plan import HUB_TOKEN
 from cluster.deploy.rank import identity_of
-from cluster.deploy.session import Session, raise_all
-from cluster.errors import UNCHANGED, ClusterError, InterruptedByUser, RefusedError
+from cluster.deploy.session import Session
+from cluster.errors import UNCHANGED, ClusterError, InterruptedByUser, RefusedError, raise_all
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen
 from cluster.spark import weights
@@ -136,13 +136,12 @@ def fetch_model(model: Model, image: str, seens: Mapping[str, Seen], how: How, s
 def refuse_full(model: Model, size: float, seens: Mapping[str, Seen]) -> None:
     errors = []
     remedy = "docker system df; remove what is not needed, or set hf_home in the inventory"
-    stays = "nothing was downloaded"
     for host, seen in seens.items():
         for room in known(seen.disk) or ():  # what could not be read the checks have said
             if room.path == identity_of(seen).hf_home and room.free_bytes < size:
                 free = f"{room.free_bytes / GIB:.1f} GiB available in {room.path}"
                 what = f"not enough disk space for {model.id}: {size / GIB:.1f} GiB required, {free}"
-                errors.append(RefusedError(what, code="disk-short", where=host, rolled_back=stays, remedy=remedy))
+                errors.append(RefusedError(what, code="disk-short", where=host, remedy=remedy))
     raise_all(errors)
 
 

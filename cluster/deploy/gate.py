@@ -8,8 +8,7 @@ from functools import partial
 
 from cluster.argv.docker import docker_try
 from cluster.config.inventory import ResolvedHost
-from cluster.deploy.session import raise_all
-from cluster.errors import RefusedError
+from cluster.errors import RefusedError, raise_all
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen

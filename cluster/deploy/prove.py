@@ -69,6 +69,7 @@ class Subject:
     """What is to be proven: a deployment of `wanted` over `fabric`; `limited`: MHz of hosts with a GPU clock limit."""
 
     deployment: str
+    spec: Mapping[str, Any]
     wanted: Wanted
     fabric: Fabric
     server: Server
@@ -311,7 +312,7 @@ def subject_of(deployment: Deployment, hosts: Sequence[ResolvedHost], seens: Map
         recipe, tuple(hosts), spec["tp"], spec["pp"], spec["backend"], spec.get("env", {}), bind=spec["bind"]
     )
     server = Server.of_spec(spec, seens[deployment.head].home(deployment.id))
-    return Subject(deployment.id, wanted, recorded(deployment.seen), server)
+    return Subject(deployment.id, spec, wanted, recorded(deployment.seen), server)
 
 
 def prove_restarted(subject: Subject, fleet: Fleet, screen: Screen) -> None:
@@ -396,10 +397,8 @@ def print_costs(wanted: Wanted, proof: Proof, session: Session) -> None:
     session.screen.table("", columns, memory)
 
 
-def as_document(
-    wanted: Wanted, proof: Proof, seens: Mapping[str, Seen], session: Session, *, changed: bool
-) -> dict[str, Any]:
-    """What `--json` shows of a deployment that serves."""
+def as_document(wanted: Wanted, proof: Proof, seens: Mapping[str, Seen], session: Session) -> dict[str, Any]:
+    """What `--json` shows of a deployment that serves, as one that was started now."""
     done, transport = proof.completion, proof.transport
     way_taken = transport and {
         "verdict": transport.verdict,
@@ -414,7 +413,7 @@ def as_document(
         "tp": wanted.tp,
         "pp": wanted.pp,
         "backend": wanted.backend,
-        "changed": changed,
+        "changed": True,
         "simulated": simulated_products(seens.values()),
         "weights": wanted.recipe.weights,
         "ray_nodes": list(proof.nodes),

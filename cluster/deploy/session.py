@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,7 +10,7 @@ from typing import Any
 
 from cluster.config.inventory import InventoryFile, ResolvedHost, load_inventory, resolve_hosts
 from cluster.config.recipe import Recipe, choose_recipe, final_recipe, load_recipe
-from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, ManyErrors, UsageError
+from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, ManyErrors, UsageError, raise_all
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet, Say, values
 from cluster.hosts.fleet import errors as errors_of
@@ -37,15 +36,10 @@ class Named:
     explicit: bool
 
 
-def read_named(args: argparse.Namespace) -> Named:
-    """The inventory and the hosts a command line means. Raises UsageError."""
-    return named_hosts(args.inventory, args.nodes)
-
-
-def named_hosts(inventory: str | None, nodes: str | None) -> Named:
-    """The same for the values of `--inventory` and `--nodes`."""
-    file = load_inventory(inventory)
-    return Named(file, tuple(resolve_hosts(file, [nodes] if nodes else [], ssh_knows)), bool(nodes))
+def read_named(args: Any) -> Named:
+    """The inventory and the hosts that a command line's options mean. Raises UsageError."""
+    file = load_inventory(args.inventory)
+    return Named(file, tuple(resolve_hosts(file, [args.nodes] if args.nodes else [], ssh_knows)), bool(args.nodes))
 
 
 def read_recipe(args: Any, file: InventoryFile) -> Recipe:
@@ -203,9 +197,3 @@ def finish(errors: Sequence[ClusterError], screen: Screen, code: ExitCode) -> Ex
         return ManyErrors(errors).exit_code
     raise_all(errors)
     return code
-
-
-def raise_all(errors: Sequence[ClusterError]) -> None:
-    """Raise the one error, or all of them together; nothing when there is none."""
-    if errors:
-        raise errors[0] if len(errors) == 1 else ManyErrors(errors)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar, cast
 
 from cluster.argv.question import Answer, Question
-from cluster.errors import ClusterError, InterruptedByUser, ManyErrors, SilentError, UnreachableError, about
+from cluster.errors import ClusterError, InterruptedByUser, SilentError, UnreachableError, about, raise_all
 from cluster.hosts.cancel import SLICE_S, Cancel
 from cluster.hosts.protocol import Host
 
@@ -39,8 +39,7 @@ def errors(outcomes: Mapping[str, Outcome[T]]) -> list[ClusterError]:
 
 def values(outcomes: Mapping[str, Outcome[T]]) -> dict[str, T]:
     """All values by host. Raises the single error, or ManyErrors with every one."""
-    if failed := errors(outcomes):
-        raise failed[0] if len(failed) == 1 else ManyErrors(failed)
+    raise_all(errors(outcomes))
     return {name: outcome.get() for name, outcome in outcomes.items()}
 
 

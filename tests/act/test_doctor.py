@@ -13,11 +13,10 @@ import pytest
 from fake_docker import Container
 from machine import IMAGE, Desk, Killed, Stranger, unreachable
 from test_transcripts import STORIES
-from typed import Typed
+from typed import UP, Typed
 
 from cluster.argv.question import Answer
 
-UP = ("up", "toy", "--tp", "2")
 HUB, ENV, KEY = "hf_hub_planted_1", "planted-by-env-2", "planted api key 3"
 SSH, STRANGER, HERE = "b3BlbnNzaC1wbGFudGVkLTQ", "planted+stranger/5=", "planted-here-6"
 SECRETS = (HUB, ENV, KEY, SSH, STRANGER, HERE)
@@ -34,7 +33,7 @@ def checks(document: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def test_nothing_is_changed_and_no_lock_is_needed(cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     desk.hosts["spark1"].lock_holder = {"who": "ada", "since": 0.0, "why": "bench"}
     before = desk.state()
     for words in (("doctor",), ("doctor", "-n", "spark1"), ("doctor", "-r", "toy", "--json")):
@@ -109,7 +108,7 @@ def test_what_ran_is_a_fault_and_what_starts_is_not(cluster: Typed, desk: Desk) 
     desk.recover()
     code, document = told(cluster)
     assert (code, checks(document)) == (0, [("note", "deployment", "spark1")])
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     [worker] = desk["spark2"].lives()
     worker.ray = False
     code, document = told(cluster)
@@ -118,7 +117,7 @@ def test_what_ran_is_a_fault_and_what_starts_is_not(cluster: Typed, desk: Desk) 
 
 
 def test_half_of_a_deployment_proves_nothing_of_its_traffic(cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     desk.sockets = True
     assert told(cluster, "-n", "spark1")[1]["findings"] == []
 
@@ -126,21 +125,21 @@ def test_half_of_a_deployment_proves_nothing_of_its_traffic(cluster: Typed, desk
 @pytest.mark.parametrize("words", [("--allow-socket",), ("--set", "transport=socket")])
 def test_sockets_that_were_accepted_are_no_fault(words: tuple[str, ...], cluster: Typed, desk: Desk) -> None:
     desk.sockets = True
-    assert cluster(*UP, *words).code == 0
+    cluster.must(*UP, *words)
     code, document = told(cluster)
     assert (code, checks(document)) == (0, [("note", "transport", "spark1")])
     assert words[-1].replace("=", ": ") in document["findings"][0]["what"]
 
 
 def test_traffic_that_nccl_does_not_see_is_named_by_hca(cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP, "-e", "VLLM_ENABLE_ROCE_ALLREDUCE=1").code == 0
+    cluster.must(*UP, "-e", "VLLM_ENABLE_ROCE_ALLREDUCE=1")
     code, document = told(cluster)
     assert (code, checks(document)) == (0, [("note", "transport", "spark1")])
     assert " MB" in document["findings"][0]["evidence"]
 
 
 def test_a_server_that_is_busy_or_answers_with_an_error(cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     desk.answers = (0, "TimeoutError: timed out")
     code, document = told(cluster)
     assert (code, document["findings"]) == (0, [])
@@ -194,7 +193,7 @@ def planted(cluster: Typed, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Type
     monkeypatch.setenv("HF_TOKEN", HUB)
     monkeypatch.setenv("BUILD_PASSWORD", HERE)
     desk.leaky = True
-    assert cluster(*UP, "-e", f"MY_TOKEN={ENV}", "--api-key-file", "key").code == 0
+    cluster.must(*UP, "-e", f"MY_TOKEN={ENV}", "--api-key-file", "key")
     words = ("run", "--detach", "--name", "db", "--label", f"db.password={STRANGER}", "--env", f"PASSWORD={STRANGER}")
     assert desk["spark1"].docker.answer((*words, "--entrypoint", "sleep", IMAGE, f"--token={STRANGER}")).exit == 0
     desk["spark2"].model_problems = (f"{HERE} and {HUB} are in the way",)

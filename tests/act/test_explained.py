@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from machine import Desk
 from test_transcripts import NO_CACHE, OOM
-from typed import Typed
+from typed import UP, Typed
 
 from cluster.cli.main import main
 from cluster.deploy.cause import name_cause
 from cluster.errors import ClusterError
 from cluster.screen import Screen
 
-UP = ("up", "toy", "--tp", "2")
 BENIGN = "WARNING 05-20 20:35:26 [ray_utils.py:372] Tensor parallel size (2) exceeds available GPUs (1)."
 
 
@@ -34,7 +33,7 @@ def explained(cluster: Typed, place: Path) -> Any:
 
 @pytest.mark.parametrize("backend", ["ray", "mp"])
 def test_a_healthy_pair(backend: str, cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP, "--backend", backend).code == 0
+    cluster.must(*UP, "--backend", backend)
     for machine in desk:
         machine.lives()[0].say(BENIGN)
     ran = cluster("logs", "--explain")
@@ -47,7 +46,7 @@ def test_a_healthy_pair(backend: str, cluster: Typed, desk: Desk) -> None:
 
 def test_a_rank_that_its_kernel_killed(cluster: Typed, desk: Desk) -> None:
     """The cause stands in another host's journal than most of what is said about it."""
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     desk.kill_rank("spark2")
     desk["spark2"].kernel_log = OOM
     desk.pass_time(5)
@@ -72,7 +71,7 @@ JOURNAL = """\
 
 
 def test_a_real_journal_tells_of_the_boot_before(cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     desk["spark2"].kernel_log = tuple(JOURNAL.splitlines())
     desk.reboot("spark2")
     desk.pass_time(90)
@@ -100,7 +99,7 @@ def test_events_are_ordered_by_one_clock(cluster: Typed, desk: Desk) -> None:
 
 
 def test_an_unknown_failure_is_called_so(cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     desk["spark1"].lives()[0].say("FrobnicationError: the flux is not dense")
     ran = cluster("logs", "--explain")
     assert ran.code == 4
@@ -111,7 +110,7 @@ def test_an_unknown_failure_is_called_so(cluster: Typed, desk: Desk) -> None:
 
 def test_only_the_last_lines(cluster: Typed, desk: Desk) -> None:
     """Without Ray, whose own logs are read whole."""
-    assert cluster(*UP, "--backend", "mp").code == 0
+    cluster.must(*UP, "--backend", "mp")
     life = desk["spark1"].lives()[0]
     life.say("FrobnicationError: the flux is not dense")
     life.say("INFO 05-20 20:35:26 [core.py:1] step")
@@ -119,7 +118,7 @@ def test_only_the_last_lines(cluster: Typed, desk: Desk) -> None:
 
 
 def test_what_cannot_be_read_is_said(cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     del desk["spark2"].docker.containers[next(iter(desk["spark2"].docker.containers))]
     ran = cluster("logs", "--explain")
     assert "not read: log of spark2: no container of it was seen" in ran.out

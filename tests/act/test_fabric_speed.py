@@ -184,6 +184,16 @@ def test_requests_under_way_are_not_disturbed(cluster: Typed, rdma: Desk) -> Non
     assert len(processes(rdma)) == before + 2  # the lock's holders
 
 
+def test_what_was_started_before_the_lock_was_held_is_not_disturbed(cluster: Typed, rdma: Desk) -> None:
+    def start() -> None:
+        cluster.must("up", "toy", "--no-probe")
+        for life in rdma.lives():
+            life.counts["num_requests_running"] = 1.0
+
+    rdma.when_locked("spark1", start)
+    assert "has requests: 1 running, 0 waiting" in cluster(*DOCTOR).out
+
+
 def test_requests_that_came_meanwhile_spoil_the_verdict(cluster: Typed, rdma: Desk) -> None:
     """The numbers are shown, and nobody is accused."""
     cluster("up")

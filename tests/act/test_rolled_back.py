@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from machine import Desk
-from test_transcripts import NO_CACHE, OOM, Prepare, asked_for, docker, locked, typed
+from test_transcripts import NO_CACHE, OOM, Prepare, asked_for, docker, typed
 from typed import UP, Ran, Typed
 
 from cluster.deploy.cause import name_cause
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from conftest import Disk
 
 NEW = (*UP, "--", "--max-num-seqs", "8")
-SOLO = ("up", "toy", "--solo", "-n")
 
 
 def ctrl_c() -> None:
@@ -49,33 +48,14 @@ def one_machine(run: Typed) -> None:
     run.desk["spark2"].machine_id = f"{1:032x}"
 
 
-def no_model(run: Typed) -> None:
-    run.desk["spark2"].models.clear()
-
-
-def two_run(run: Typed) -> None:
-    run.must(*SOLO, "spark1")
-    run.must(*SOLO, "spark2")
-
-
 REFUSED: list[tuple[Prepare, int, str]] = [
-    (locked("spark2"), 5, "up toy"),
-    (locked("spark2"), 5, "pull toy"),
-    (locked("spark2"), 5, "down"),
-    (lost, 3, "up toy"),
-    (lost, 3, "pull toy --yes"),
     (lost, 3, "scaling toy"),
     (lost, 3, "down -n spark2"),
     (lost, 3, "down"),
-    (one_machine, 4, "up toy"),
     (one_machine, 4, "down"),
     (asked_for("spark2", "docker run --rm", "ctrl-c"), 130, "up toy"),
-    (no_model, 4, "up toy"),
-    (no_model, 4, "up toy --dry-run"),
-    (typed(*UP), 4, "up toy --solo -n spark2"),
+    (lambda run: run.desk["spark2"].models.clear(), 4, "up toy --dry-run"),
     (typed(*UP), 4, "scaling toy"),
-    (two_run, 2, "down"),
-    (two_run, 2, "swap toy"),
     (lambda run: None, 4, "swap toy"),
 ]
 

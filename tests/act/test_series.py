@@ -14,6 +14,7 @@ from measured_desk import RECIPE, is_bare, measurable
 from typed import Ran, Typed
 
 from cluster.cli.main import main
+from cluster.errors import UNCHANGED
 
 RATES = (60, 150)
 ON = ("toy", "-n", "spark1,spark2", "--results", "kept")
@@ -154,6 +155,22 @@ def test_what_ends_the_second_size_keeps_the_first_and_resume_measures_the_rest(
     assert "[1/2] TP=1: measured already" in ran.err
     assert points(toy)[1]["up"]["changed"] is (how != "killed"), "what runs already is measured"
     assert is_bare(desk)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_size_that_cannot_be_begun(first: bool, cluster: Typed, desk: Desk, toy: Path) -> None:
+    """That nothing was changed is said only while that is so of the series."""
+    holder = {"who": "ada", "since": 0.0, "why": "bench"}
+
+    def lock() -> None:
+        desk.hosts["spark2"].lock_holder = holder
+
+    if first:
+        lock()
+    with measurable(desk, RATES, lock):
+        ran = cluster.ends(5, "scaling", "toy", "--tp", *("2 1" if first else "1 2").split(), "--results", "kept")
+    assert "[locked]" in ran.error["error"]
+    assert ran.error.get("rolled back") == (UNCHANGED if first else None)
 
 
 def test_nothing_to_resume(cluster: Typed, measured: Path) -> None:

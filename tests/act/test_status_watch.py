@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 from machine import Desk
-from typed import Ran, Typed
+from typed import UP, Ran, Typed
 
-UP = ("up", "toy", "--tp", "2")
 GIB = 1 << 30
 SPINS = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 20.3, 2405, 51, 95, 0x0000000000000000, [N/A]\n"
 WORKS = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 45.1, 2411, 61, 96, 0x0000000000000000, [N/A]\n"
@@ -83,7 +82,7 @@ def never_restarted(desk: Desk) -> bool:
 @pytest.fixture
 def pair(cluster: Typed) -> Typed:
     """Two machines that serve."""
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     gpus(cluster.desk, WORKS)
     return cluster
 

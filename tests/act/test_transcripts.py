@@ -299,11 +299,16 @@ def test_transcript(name: str, cluster: Typed) -> None:
     code, words, prepare = STORIES[name]
     for change in prepare:
         change(cluster)
-    before = [len(host.asked) for host in cluster.desk.hosts.values()]
+    before, state = [len(host.asked) for host in cluster.desk.hosts.values()], cluster.desk.state()
     ran = cluster(*words)
+    asked = before != [len(host.asked) for host in cluster.desk.hosts.values()]
     assert all(len(lines) <= 4 for lines in ran.errors())
+    rolled_back = [any(line.startswith("rolled back: ") for line in lines) for lines in ran.errors()]
+    if words[0] not in ("up", "swap", "pull", "down"):
+        assert not any(rolled_back), "it changes nothing"
+    elif cluster.desk.state() == state and (asked or code == 3):
+        assert all(rolled_back), "nothing was changed, or all of it was taken back, and it says so"
     assert bool(ran.errors()) == (code not in (0, 4) or (code == 4 and words[0] not in ("status", "doctor")))
     compare(name, written(words, ran, cluster.place))
     assert ran.code == code
-    if code == 2 and "[deployment-not-chosen]" not in ran.err:
-        assert before == [len(host.asked) for host in cluster.desk.hosts.values()], "refused before any host is asked"
+    assert code != 2 or asked == ("[deployment-not-chosen]" in ran.err), "refused before any host is asked"

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -196,42 +196,40 @@ def press_ctrl_c(after_s: float) -> None:
     threading.Timer(after_s, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 
 
-def test_questions_end_at_once(fleet: Fleet) -> None:
-    press_ctrl_c(0.5)
+@contextmanager
+def interrupted(after_s: float, within_s: float, error: type[BaseException] = InterruptedByUser) -> Iterator[None]:
+    """Ctrl-C is pressed in the block, which ends with this error in less than so many seconds."""
+    press_ctrl_c(after_s)
     began = time.monotonic()
-    with pytest.raises(InterruptedByUser):
+    with pytest.raises(error):
+        yield
+    assert time.monotonic() - began < within_s
+
+
+def test_questions_end_at_once(fleet: Fleet) -> None:
+    with interrupted(0.5, 2):
         fleet.ask_all([Question(("sleep", "331.25"), timeout_s=60)])
-    assert time.monotonic() - began < 2
     assert becomes(lambda: not find_processes("331.25"), 3.0)
 
 
 def test_a_change_under_way_is_awaited(fleet: Fleet, tmp_path: Path) -> None:
     change = Question(("sh", "-c", f"sleep 1.5; echo done >> {tmp_path}/log"), changes=True)
-    press_ctrl_c(0.4)
-    began = time.monotonic()
-    with pytest.raises(InterruptedByUser):
+    with interrupted(0.4, 4):
         fleet.ask({"spark1": [change], "spark2": [Question(("sleep", "332.25"), timeout_s=60)]})
-    assert 1.3 < time.monotonic() - began < 4
     assert (tmp_path / "log").read_text() == "done\n"
 
 
 def test_a_change_that_takes_too_long_is_ended(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.hosts.wire.CHANGE_PATIENCE_S", 0.5)
-    press_ctrl_c(0.3)
-    began = time.monotonic()
-    with pytest.raises(InterruptedByUser):
+    with interrupted(0.3, 4):
         fleet.ask({"spark1": [Question(("sleep", "333.25"), timeout_s=60, changes=True)]})
-    assert time.monotonic() - began < 4
     assert becomes(lambda: not find_processes("333.25"), 3.0)
 
 
 def test_a_second_ctrl_c_leaves_at_once(fleet: Fleet) -> None:
-    press_ctrl_c(0.4)
     press_ctrl_c(0.9)
-    began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(0.4, 2, KeyboardInterrupt):
         fleet.ask({"spark1": [Question(("sleep", "5"), changes=True)]})
-    assert time.monotonic() - began < 2
 
 
 def test_undo_works_in_a_fresh_scope_and_what_was_left_behind_does_not(fleet: Fleet, tmp_path: Path) -> None:
@@ -256,19 +254,13 @@ def test_undo_works_in_a_fresh_scope_and_what_was_left_behind_does_not(fleet: Fl
 def test_connecting_is_interrupted_too(sshd: Sshd, silent: int) -> None:
     cancel = Cancel()
     fleet = Fleet([sshd.host("spark1", cancel, port=silent)], cancel=cancel)
-    press_ctrl_c(0.4)
-    began = time.monotonic()
-    with pytest.raises(InterruptedByUser):
+    with interrupted(0.4, 1.5):
         fleet.ask_all([TRUE])
-    assert time.monotonic() - began < 1.5
 
 
 def test_a_hanging_host_does_not_hold_up_the_end_of_the_program(fleet: Fleet) -> None:
-    press_ctrl_c(0.3)
-    began = time.monotonic()
-    with pytest.raises(InterruptedByUser):
+    with interrupted(0.3, 3):
         fleet.each(lambda host: time.sleep(30))
-    assert time.monotonic() - began < 3
 
 
 @pytest.fixture
