@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from unicodedata import normalize
 
-from cluster.cli.options import Parser, common
+from cluster.cli.options import COMMON, Parser
 from cluster.config.find import find_recipe, inventory_to_change, usual_inventories
 from cluster.config.inventory import (
     LOOKED_AT,
@@ -36,11 +36,10 @@ from cluster.screen import Screen
 
 def configure(parser: Parser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
-    common(verbs.add_parser("list", help="hosts and groups", allow_abbrev=False))
+    verbs.add_parser("list", help="hosts and groups", allow_abbrev=False).add_options(COMMON)
     show = verbs.add_parser("show", help="hosts with every value, defaults applied", allow_abbrev=False)
-    show.add_argument("names", nargs="*", metavar="HOST", help="hosts or groups (default: all)")
-    common(show)
-    common(verbs.add_parser("check", help="validate the file, without connecting", allow_abbrev=False))
+    show.add_options({"HOST*": "hosts or groups (default: all)", **COMMON})
+    verbs.add_parser("check", help="validate the file, without connecting", allow_abbrev=False).add_options(COMMON)
     add = verbs.add_parser("add", help="record a host, and its key once you agree", allow_abbrev=False)
     add.add_argument("name", metavar="NAME", type=partial(normalize, "NFC"), help="what you will call it")
     add.add_argument("address", nargs="?", metavar="ADDRESS", help="address or ssh name, or user@host:port")
@@ -50,7 +49,7 @@ def configure(parser: Parser) -> None:
     add.add_argument("--jump", metavar="HOST", help="jump host as `ssh -J` writes it")
     add.add_argument("--known-hosts-file", metavar="FILE", help="file for the host's key")
     add.add_argument("-y", "--yes", action="store_true", help="do not ask about the key")
-    common(add)
+    add.add_options(COMMON)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -82,7 +81,7 @@ def list_hosts(file: InventoryFile, args: argparse.Namespace, screen: Screen) ->
 
 def show(file: InventoryFile, args: argparse.Namespace, screen: Screen) -> ExitCode:
     """Hosts of the inventory with every value; ssh is not asked."""
-    hosts = [asdict(host) for host in resolve_hosts(file, args.names, lambda _: False)]
+    hosts = [asdict(host) for host in resolve_hosts(file, args.hosts, lambda _: False)]
     screen.line(f"# {file.path}")
     for host in hosts:
         screen.line(f"{host['name']}:")

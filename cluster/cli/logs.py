@@ -25,7 +25,7 @@ from cluster.diagnosis.explain import explain
 from cluster.diagnosis.lines import read_time
 from cluster.errors import ClusterError, ConnectionLostError, ExitCode, RefusedError, about, raise_all
 from cluster.hosts.connect import connect
-from cluster.hosts.fleet import Fleet
+from cluster.hosts.fleet import HOST_SILENCE_S, Fleet
 from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
 from cluster.spark.fact import plain
@@ -33,8 +33,6 @@ from cluster.spark.fact import plain
 EVER = "-30d"
 """How far back a host's journal is read where it is not known when the container was started."""
 TAIL = 200
-LOST_S = 180.0
-"""A host that is silent for so long is given up; the others are followed further."""
 RETRY_S = 5.0
 
 
@@ -221,6 +219,6 @@ def come(fleet: Fleet, host: str, deployment: str, name: str, tail: int) -> Iter
             if not lost_at or now - started_at > RETRY_S:
                 lost_at = now
                 yield f"{error.what}; its lines follow when it answers again"
-            if now - lost_at > LOST_S:
-                raise
+            if now - lost_at > HOST_SILENCE_S:
+                raise  # the others are followed further
         fleet.time.sleep(RETRY_S)

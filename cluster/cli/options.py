@@ -36,10 +36,11 @@ RUNNING = "(default: the hosts of what runs, looked for on all hosts of the inve
 NODES = {"-n --nodes HOST[,HOST…]": f"{HOSTS} (default: all hosts of the inventory)"}
 RANKED = {"-n --nodes HOST[,HOST…]": f"{HOSTS}; the first is the head (default: all hosts of the inventory)"}
 SERVING = {"-n --nodes HOST[,HOST…]": f"{HOSTS} {RUNNING}"}
+SET = {"--set KEY.SUB=VALUE*": "change a recipe key; VALUE is YAML"}
 CHOSEN = {
     "RECIPE?": "recipe name or file (default: see `cluster recipes list`)",
     "-r --recipe RECIPE": "the same as RECIPE",
-    "--set KEY.SUB=VALUE*": "change a recipe key; VALUE is YAML",
+    **SET,
 }
 ENV = {
     "-e --env KEY=VALUE*": "environment of every rank; without =VALUE it is taken from yours; secrets (by name: KEY, "
@@ -334,10 +335,6 @@ def _filled(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty")
     return text
-
-
-def common(parser: Parser) -> None:
-    parser.add_options(COMMON)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 from cluster.argv.fabric import fabric_environment
 from cluster.argv.ray import ray_environment
 from cluster.argv.vllm import OURS, SHORT, Layout, vllm_serve
-from cluster.cli.options import IMPORT, Parser, common
+from cluster.cli.options import COMMON, IMPORT, SET, Parser
 from cluster.config.find import expand, find_recipe, recipe_files, shipped
 from cluster.config.foreign import read_foreign
 from cluster.config.imported import Imported, printable
@@ -32,16 +32,11 @@ MANAGED = frozenset(
 
 def configure(parser: Parser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
-    common(verbs.add_parser("list", help="every recipe that a name finds", allow_abbrev=False))
+    verbs.add_parser("list", help="every recipe that a name finds", allow_abbrev=False).add_options(COMMON)
     show = verbs.add_parser("show", help="a recipe as it will be used, every key explained", allow_abbrev=False)
-    show.add_argument("recipe", nargs="?", metavar="RECIPE", help="recipe name or file (default: the default recipe)")
-    show.add_argument(
-        "--set", action="append", default=[], metavar="KEY.SUB=VALUE", help="change a recipe key; VALUE is YAML"
-    )
-    common(show)
+    show.add_options({"RECIPE?": "recipe name or file (default: the default recipe)", **SET, **COMMON})
     check = verbs.add_parser("check", help="validate recipes", allow_abbrev=False)
-    check.add_argument("recipes", nargs="*", metavar="RECIPE", help="recipe names or files (default: all)")
-    common(check)
+    check.add_options({"RECIPE*": "recipe names or files (default: all)", **COMMON})
     verbs.add_parser("import", help="recipe files of other projects as recipes", allow_abbrev=False).add_options(IMPORT)
 
 

@@ -29,18 +29,6 @@ from cluster.spark.gpu import GpuProcess
 from cluster.spark.links import Links
 from cluster.spark.look import Seen
 from cluster.spark.memory import GIB, Memory, moment_names, more_room
-from cluster.spark.ranks import (
-    ENDED_FOR_MEMORY,
-    Failed,
-    RankState,
-    Ready,
-    State,
-    is_whole,
-    judge_nodes,
-    judge_ranks,
-    patterns_of,
-    unmet,
-)
 from cluster.spark.request import Wanted
 from cluster.spark.server import EVERYWHERE, Completion, Server
 
@@ -86,7 +74,7 @@ class Subject:
     def container(self, host: str) -> str:
         return container_name(self.deployment, self.wanted.names.index(host))
 
-    def rank(self, host: str, answer: Answer) -> RankState | Missing | None:
+    def rank(self, host: str, answer: Answer) -> ranks.RankState | Missing | None:
         """The rank of a host in its answer, None when its container is not there."""
         found = ranks.parse(answer)
         return found if isinstance(found, Missing) else found.get(self.container(host))
@@ -135,19 +123,19 @@ def wait_serving(
 
     A host that does not answer is unknown and ends nothing, unless it is silent for too long.
     """
-    timeout_s, earlier = subject.wanted.recipe.ready_timeout_s, dict[str, RankState]()
+    timeout_s, earlier = subject.wanted.recipe.ready_timeout_s, dict[str, ranks.RankState]()
     deadline = fleet.time.monotonic() + timeout_s
     for look in itertools.count():
         state = poll(subject, fleet, earlier, workers=look % WORKERS_EVERY == 0)
-        if isinstance(state, Ready):
+        if isinstance(state, ranks.Ready):
             return
-        if isinstance(state, Failed):
+        if isinstance(state, ranks.Failed):
             until = fleet.time.monotonic() + CAUSE_S
             while state.by_peer and fleet.time.monotonic() < until:  # the rank that failed by itself may come soon
                 fleet.time.sleep(POLL_S / 2)
                 with suppress(UnreachableError):
                     later = poll(subject, fleet, earlier)
-                    state = later if isinstance(later, Failed) else state
+                    state = later if isinstance(later, ranks.Failed) else state
             raise lost(state, subject.wanted.recipe)
         silent = str(fleet.silence)
         update(state.what, silent)
@@ -161,7 +149,7 @@ def wait_serving(
         fleet.time.sleep(POLL_S)
 
 
-def poll(subject: Subject, fleet: Fleet, earlier: dict[str, RankState], *, workers: bool = False) -> State:
+def poll(subject: Subject, fleet: Fleet, earlier: dict[str, ranks.RankState], *, workers: bool = False) -> ranks.State:
     """One look at all ranks and the server's health, with `workers` at Ray's own logs too. `earlier`: ranks by
     container. Raises for a host given up."""
     names, asked_at = subject.wanted.names, fleet.time.monotonic()
@@ -169,22 +157,22 @@ def poll(subject: Subject, fleet: Fleet, earlier: dict[str, RankState], *, worke
     asked = {host: [ranks.question([subject.container(host)], known=earlier, workers=workers)] for host in names}
     asked[names[0]].append(server.question(subject.server, ask=False, timeout_s=5))
     answers = fleet.silence.answered(fleet.ask(asked), asked_at)
-    states: dict[str, RankState | Missing | None] = dict.fromkeys(names, Missing("unreachable"))
+    states: dict[str, ranks.RankState | Missing | None] = dict.fromkeys(names, Missing("unreachable"))
     for host, found in answers.items():
         states[host] = state = subject.rank(host, found[0])
-        if isinstance(state, RankState):
+        if isinstance(state, ranks.RankState):
             states[host] = earlier[state.name] = state.after(earlier.get(state.name))
     health = server.parse(answers[names[0]][1]) if names[0] in answers else None
-    return judge_ranks(states, healthy=isinstance(health, Completion) and health.healthy)
+    return ranks.judge_ranks(states, healthy=isinstance(health, Completion) and health.healthy)
 
 
-def lost(state: Failed, recipe: Recipe) -> ClusterError:
+def lost(state: ranks.Failed, recipe: Recipe) -> ClusterError:
     """The error of a rank that ended; of one that its guard ended, with the flags that give the missing memory."""
     said = next((line.strip() for line in reversed(state.tail) if line.strip()), "")
     # a rank that names its cause after a colon has chosen the line that explains most
     detail = f"; last line: {said[:300]}" if said and ": " not in state.why else ""
     where = f"{state.host}, waiting for the server"
-    if state.end.get("exit") == ENDED_FOR_MEMORY:
+    if state.end.get("exit") == ranks.ENDED_FOR_MEMORY:
         remedy = more_room(recipe, state.end.get("missing_bytes", 0), state.end.get("total_bytes", 0))
         what = f"{state.host}: {state.why}"
         return ClusterError(what, code="memory-guard", where=where, host=state.host, remedy=remedy)
@@ -201,7 +189,7 @@ def check_ray(subject: Subject, fleet: Fleet, say: Say) -> tuple[str, ...]:
     nodes = ranks.parse_nodes(fleet.keep_asking({head: [question]}, say)[head][0])
     if isinstance(nodes, Missing):
         raise RefusedError(f"Ray does not report its nodes: {nodes.why}", code="ray-unread", where=head)
-    wrong = judge_nodes(nodes, [subject.fabric.hosts[name].address for name in wanted.names])
+    wrong = ranks.judge_nodes(nodes, [subject.fabric.hosts[name].address for name in wanted.names])
     if wrong:
         raise RefusedError(f"Ray is not complete: {'; '.join(wrong)}", code="ray-incomplete", where=head)
     return tuple(f"{node.address} ({node.gpus:g} GPU)" for node in nodes if node.alive)
@@ -210,18 +198,18 @@ def check_ray(subject: Subject, fleet: Fleet, say: Say) -> tuple[str, ...]:
 def check_log(subject: Subject, fleet: Fleet, screen: Screen, say: Say) -> None:
     """The ranks' logs hold what the recipe expects. Raises RefusedError with what they hold instead."""
     expected = subject.wanted.recipe.expect_log
-    patterns = patterns_of(expected)
+    patterns = ranks.patterns_of(expected)
     if not patterns:
         return
     asked = {host: [ranks.question([subject.container(host)], patterns=patterns)] for host in subject.wanted.names}
-    states: dict[str, RankState] = {}
+    states: dict[str, ranks.RankState] = {}
     for host, [answer] in fleet.keep_asking(asked, say).items():
         state = subject.rank(host, answer)
-        if not isinstance(state, RankState) or not is_whole(state):
+        if not isinstance(state, ranks.RankState) or not ranks.is_whole(state):
             screen.warn(f"the log of {host} no longer holds the start of its rank: expect_log is not checked")
             return
         states[host] = state
-    if wrong := "; ".join(unmet(expected, states)):
+    if wrong := "; ".join(ranks.unmet(expected, states)):
         remedy = "the recipe's problems say why it matters (cluster recipes show); --set expect_log= goes without"
         what = f"the server answers, but not as the recipe expects: {wrong}"
         raise RefusedError(what, code="expect-log", where=", ".join(states), remedy=remedy)
@@ -270,7 +258,7 @@ def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | 
     asked = {host: [links.question(), ranks.question([subject.container(host)], workers=True)] for host in names}
     answers = fleet.keep_asking(asked, say)
     states = {host: subject.rank(host, answers[host][1]) for host in names}
-    if isinstance(ended := judge_ranks(states, healthy=True), Failed):
+    if isinstance(ended := ranks.judge_ranks(states, healthy=True), ranks.Failed):
         raise lost(ended, subject.wanted.recipe)
     hcas = {host: subject.fabric.hosts[host].hcas for host in names}
     after = {host: links.parse(answers[host][0]) for host in names}
