@@ -308,7 +308,8 @@ PENDING = "pending placement group"
 def judge_ray(output: Output[ranks.RayStatus]) -> Iterator[Explanation]:
     """Placement that waits for an address nobody has, or for GPUs; a worker that never joined; nodes that failed."""
     status, total = output.value, output.value.gpus_total or 0
-    if status.pinned_to and total >= 2:
+    free = total - (status.gpus_used or 0)
+    if status.pinned_to and free >= (status.gpus_asked or 2):
         yield output.explain("ray-node-ip", PENDING, address=status.pinned_to, gpus=f"{total:g}")
     elif status.pending_placement_groups:
         yield output.explain("ray-too-few-gpus", PENDING)

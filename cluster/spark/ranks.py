@@ -117,6 +117,8 @@ _COUNT = re.compile(r"^[ \t]+(\d{1,6}) \S", re.MULTILINE | re.ASCII)
 _GPUS = re.compile(r"^[ \t]*(\d{1,6}(?:\.\d{1,6})?)/(\d{1,6}(?:\.\d{1,6})?) GPU\b", re.MULTILINE | re.ASCII)
 _WAITING = re.compile(r": (\d{1,6})\+? pending placement group", re.ASCII)
 _PINNED = re.compile(r"'node:([\d.]+)': [\d.]+.*pending placement group", re.ASCII)
+_DEMAND = re.compile(r"^.*pending placement group", re.MULTILINE)
+_BUNDLE = re.compile(r"\{[^}]*'GPU': (\d{1,6}(?:\.\d{1,6})?)[^}]*\}(?: \* (\d{1,6}))?", re.ASCII)
 _FAILURES = re.compile(r"^Recent failures:[ \t]*\n((?:[ \t].*\n?)*)", re.MULTILINE)
 
 
@@ -132,7 +134,8 @@ class RayNode:
 @dataclass(frozen=True, slots=True)
 class RayStatus:
     """`nodes` that are up (under Active or Idle, None without a list of nodes), GPUs (None if not shown), placement
-    groups that wait, the node address that one of them asks for, and nodes that failed lately."""
+    groups that wait, the node address that one of them asks for, nodes that failed lately, and the GPUs that the
+    largest of those groups asks for (0 where none does)."""
 
     nodes: int | None
     gpus_used: float | None
@@ -140,6 +143,7 @@ class RayStatus:
     pending_placement_groups: int
     pinned_to: str = ""
     failures: tuple[str, ...] = ()
+    gpus_asked: float = 0.0
 
 
 def parse_nodes(answer: Answer) -> tuple[RayNode, ...] | Missing:
@@ -166,7 +170,10 @@ def recognise(text: str) -> RayStatus | None:
     used, total = map(float, gpus.groups()) if gpus else (None, None)
     lines = [line.strip() for section in _FAILURES.findall(text) for line in section.splitlines()]
     failures = tuple(line for line in lines if line and "(no failures)" not in line)
-    status = RayStatus(nodes, used, total, sum(map(int, waiting)), (_PINNED.findall(text) or [""])[0], failures)
+    demands = (_BUNDLE.findall(line) for line in _DEMAND.findall(text))
+    asked = max((sum(float(each) * int(count or 1) for each, count in rows) for rows in demands), default=0.0)
+    pinned = (_PINNED.findall(text) or [""])[0]
+    status = RayStatus(nodes, used, total, sum(map(int, waiting)), pinned, failures, asked)
     return status if sections or gpus or waiting else None
 
 

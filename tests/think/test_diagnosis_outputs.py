@@ -182,6 +182,7 @@ SPEED = "Settings for {}:\n\tSupported ports: [ FIBRE ]\n\tSpeed: {}\n\tDuplex: 
 LISTEN = "LISTEN 0      511        {}:{}       0.0.0.0:*\n"
 ROW = " {size} 2147483648 float none -1 453650 37.87 {busbw} 0 410049 41.90 20.95 0\n"
 STATUS = sample("ray_status_two_nodes_ok").text
+PINNED = sample("ray_status_pending_pg").text
 DF = "Filesystem Size Used Avail Use% Mounted on\n{}\n"
 LINK = "mlx5_core 0000:01:00.1 enp1s0f1np1: Link {}\n"
 IP = "4: {}: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu {} qdisc mq state UP group default\n    inet {} scope global x\n"
@@ -212,6 +213,9 @@ ONE = {
     STATUS.replace(" (no resource demands)", " {'GPU': 1.0} * 4 (PACK): 1+ pending placement groups"): [
         "fault ray-too-few-gpus"
     ],
+    PINNED.replace("* 1 (", "* 2 ("): ["fault ray-too-few-gpus"],
+    PINNED.replace("0.0/2.0 GPU", "1.0/2.0 GPU"): ["fault ray-too-few-gpus"],
+    PINNED.replace("0.0/2.0 GPU", "0.0/1.0 GPU"): ["fault ray-too-few-gpus"],
     "MemTotal: 100 kB\nMemFree: 40 kB\nMemAvailable: 60 kB\n": [],
     "MemTotal: 100 kB\nMemFree: 90 kB\nMemAvailable: 95 kB\n": [],
     "MemTotal: 100 kB\nMemFree: 10 kB\nMemAvailable: 95 kB\n": ["note page-cache"],
@@ -341,7 +345,9 @@ PAIRS = {
         "fault engine-twice",
     ),
     "idle and frozen": ("metrics_frozen_twice", IDLES, "fault server-wedged"),
-    "tokens exceed and wait": ("vllm_tp_exceeds_gpus", "ray_pg_waiting", "fault ray-node-ip"),
+    "tokens exceed and wait": ("vllm_tp_exceeds_gpus", "ray_pg_waiting", "fault ray-not-placed"),
+    "not placed, one GPU": ("ray_pack_node_anchor", PINNED.replace("0.0/2.0", "0.0/1.0"), "fault ray-too-few-gpus"),
+    "not placed, GPUs enough": ("ray_pack_node_anchor", PINNED, "fault ray-node-ip"),
     "tokens exceed and one node": ("vllm_tp_exceeds_gpus", "ray_status_one_node", "fault ray-one-node"),
     "tokens exceed and two nodes": ("vllm_tp_exceeds_gpus", "ray_status_two_nodes_idle_section", ""),
 }

@@ -13,7 +13,7 @@ from cluster.spark.ranks import RayNode, RayStatus
         ("ray_status_two_nodes_ok.txt", RayStatus(2, 0.0, 2.0, 0)),
         ("ray_status_two_nodes_idle_section.txt", RayStatus(2, 0.0, 2.0, 0)),
         ("ray_status_one_node.txt", RayStatus(1, 0.0, 1.0, 0)),
-        ("ray_status_pending_pg.txt", RayStatus(None, 0.0, 2.0, 1, "192.168.50.192")),
+        ("ray_status_pending_pg.txt", RayStatus(None, 0.0, 2.0, 1, "192.168.50.192", gpus_asked=2.0)),
     ],
 )
 def test_recorded_ray_status(name: str, status: RayStatus) -> None:
