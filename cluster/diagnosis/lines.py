@@ -36,7 +36,19 @@ def split(chunk: Chunk) -> Iterator[tuple[int, str]]:
     """Each line with its number, as it can be printed; blank ones are left out."""
     first, lines = chunk
     for number, data in enumerate(lines.split(b"\n"), first):
-        yield from ((number, text) for text in map(printable, data.split(b"\r")) if text.strip())
+        yield from ((number, text) for text in map(printable, map(without_user, data.split(b"\r"))) if text.strip())
+
+
+_OF_USER = re.compile(
+    rb"(?:Received request \S+:|Request \S+ details:) prompt: |Generated response \S+(?: \([\w ]*\))?: output: "
+    rb"|(?:Receive|Finish): obj="
+)
+
+
+def without_user(data: bytes) -> bytes:
+    """A line up to what a user asked or was told, where a server logs that."""
+    found = _OF_USER.search(data)
+    return data[: found.end()] if found else data
 
 
 def printable(data: bytes) -> str:

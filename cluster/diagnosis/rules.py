@@ -81,7 +81,8 @@ def fill(text: str, values: Mapping[str, Any]) -> str:
     """A rule's sentence with the line's own names in it; what the line does not name is left out."""
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", str(value)[: WORDS_LENGTH if name == "words" else NAME_LENGTH])
-    return re.sub(r"\s*\(\s*\)|\s+(?=[,:;)]|\.(?:\s|$))", "", re.sub(r" {2,}", " ", text)).strip()
+    text = re.sub(r"\s*\(\s*\)|\s+(?=[,:;)]|\.(?:\s|$))", "", re.sub(r" {2,}", " ", text))
+    return re.sub(r":\s*(?=[;)]|$)", "", text).strip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ class Scan:
         is_due = kind.count <= OFTEN or kind.count % SELDOM == 0
         if not kind.moments and not is_due:
             return
-        text = printable(data)
+        text = printable(lines.without_user(data))
         for name in kind.moments:
             if name == "joined" and self.moments.get("placed", 0) > self.moments.get("started", 0):
                 continue  # an engine that shuts down connects to Ray once more
@@ -223,6 +223,8 @@ def _lines(chunk: Chunk) -> Iterator[tuple[int, bytes, bytes]]:
         if len(line) <= lines.WIDEST and b"\r" not in line:
             yield number, line, same
             continue
+        line = lines.without_user(line)
+        same = same[: len(line)]
         for part, same_part in zip(line.split(b"\r"), same.split(b"\r"), strict=True):
             for at in range(0, len(part), lines.WIDEST - OVERLAP):
                 yield number, part[at : at + lines.WIDEST], same_part[at : at + lines.WIDEST]
