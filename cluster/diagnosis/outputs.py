@@ -88,10 +88,11 @@ def gib(value: int) -> str:
 
 
 def judge_ports(output: Output[tuple[links.Port, ...]]) -> Iterator[Explanation]:
-    """All down, or one twin only. Two Down lines of four are normal."""
+    """All down, or one twin only. Two Down lines of four are normal; one port alone says nothing of the others."""
     up = {port.netdev or port.hca for port in output.value if port.is_up}
+    first = output.value[0].netdev or output.value[0].hca
     if not up:
-        yield output.explain("no-link-up", output.value[0].netdev or output.value[0].hca)
+        yield output.explain("no-link-up" if len(output.value) > 1 else "port-down", first, port=first)
     for netdev, twin in links.half_ports(up, [port.netdev or port.hca for port in output.value]):
         yield output.explain("one-twin-up", twin, netdev=netdev, twin=twin)
 
@@ -262,8 +263,9 @@ def judge_gpus(output: Output[tuple[gpu.Gpu, ...]]) -> Iterator[Explanation]:
     states = [(gpu.judge_gpu(one), one) for one in output.value]
     held = ([word for word in one.throttle or () if word in gpu.HELD_BACK] for one in output.value)
     if reasons := next(filter(None, held), None):
+        told = next((text for _, text in output.lines if gpu.REASON.match(text)), "Slowdown")
         words = "Slowdown", "clocks", str(output.value[0].power_w or "")
-        yield output.explain("gpu-slowed", ": Active", *words, reasons=", ".join(reasons))
+        yield output.explain("gpu-slowed", told, *words, reasons=", ".join(reasons))
     if any(state in ("working", "slowed") for state, _ in states):
         return
     for state, one in [row for row in states if row[0] in OF_STATE][:1]:

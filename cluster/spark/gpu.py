@@ -252,7 +252,7 @@ _HELD = {
     "SW Thermal Slowdown": "software thermal slowdown",
     "HW Power Brake Slowdown": "power brake",
 }
-_REASON = re.compile(rf"^[ \t]*({'|'.join(_HELD)}) +: Active$", re.MULTILINE)
+REASON = re.compile(rf"^[ \t]*({'|'.join(_HELD)}) +: Active$", re.MULTILINE)
 _IDLES = re.compile(r"^[ \t]*Idle +: Active$", re.MULTILINE)
 _UNKNOWN = re.compile(r"(?:(?:NVIDIA GB10|\[N/A\]|N/A|\[Not Supported\]|\d+(?:\.\d+)?), *)*(?:\[N/A\]|\d+)")
 _NAMES = {
@@ -277,7 +277,7 @@ def recognise(text: str) -> tuple[Gpu, ...] | None:
         long = {name: match[1] for name, pattern in _LONG.items() if (match := pattern.search(text))}
         unknown = [line for line in lines if "[N/A]" in line and _UNKNOWN.fullmatch(line)]
         rows = [long] if len(long) > 1 else [{} for _ in unknown]
-    held = tuple(_HELD[name] for name in _REASON.findall(text))
+    held = tuple(_HELD[name] for name in REASON.findall(text))
     rows = rows or ([{}] if held else [])
     idle = _IDLES.search(text) is not None
     found = [_gpu({name: row.get(name, "") for name in _JUDGED}) for row in rows]

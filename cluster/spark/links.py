@@ -258,12 +258,17 @@ _DEVINFO = re.compile(  # ibv_devinfo, ibstat
     r"[ \t]*[Ss]tate:[ \t]*(?:PORT_)?(?P<state>\w+)",
     re.MULTILINE,
 )
-_ACTIVE_MTU = re.compile(r"^[ \t]*active_mtu:[ \t]*(\d+)", re.MULTILINE)
+_ACTIVE_MTU = re.compile(r"^[ \t]*(?:state:[ \t]*PORT_(?P<state>\w+)|active_mtu:[ \t]*(?P<mtu>\d+))", re.MULTILINE)
 
 
 def recognise_active_mtu(text: str) -> tuple[int, ...] | None:
-    """What ibv_devinfo prints for each port: 1024 below an MTU of 1500, 4096 below one of 9000."""
-    return tuple(map(int, _ACTIVE_MTU.findall(text))) or None
+    """What ibv_devinfo prints for each port that is not down: 1024 below an MTU of 1500, 4096 below one of 9000."""
+    found, state = [], ""
+    for row in _ACTIVE_MTU.finditer(text):
+        state = row["state"] or state
+        if row["mtu"] and state != "DOWN":
+            found.append(int(row["mtu"]))
+    return tuple(found) or None
 
 
 _ETHTOOL = re.compile(
