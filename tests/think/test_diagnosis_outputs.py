@@ -294,6 +294,12 @@ def test_one_output(text: str, right: list[str]) -> None:
     assert found(text) == right
 
 
+def test_a_slowdown_shows_the_line_that_says_so() -> None:
+    text = "    Clocks Event Reasons\n        Idle       : Not Active\n        HW Slowdown     : Active\n"
+    [one] = told(text).files[0].findings
+    assert (one.id, one.line) == ("gpu-slowed", 3)
+
+
 @pytest.mark.parametrize(("first", "second", "right"), TWO.values(), ids=TWO)
 def test_two_outputs(first: str, second: str, right: list[str]) -> None:
     assert found(first, second) == right

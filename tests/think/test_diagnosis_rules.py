@@ -13,7 +13,7 @@ from cluster.argv.docker import RankContainer, docker_run
 from cluster.argv.fabric import fabric_environment
 from cluster.argv.ray import ray_environment
 from cluster.diagnosis.outputs import SETTLERS
-from cluster.diagnosis.rules import EXPLAINS, MEANS, OF_OUTPUTS, OF_PAIRS, RULES, Rule, compiled, read_rules
+from cluster.diagnosis.rules import EXPLAINS, MEANS, OF_OUTPUTS, OF_PAIRS, RULES, Rule, compiled, fill, read_rules
 
 EVERY = (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values())
 KNOWN = {rule.id for rule in RULES} | set(OF_OUTPUTS) | set(OF_PAIRS)
@@ -47,6 +47,13 @@ def test_rule(rule: Rule) -> None:
     for remedy in filter(None, (rule.remedy, rule.own)):
         asked = "systemctl status" in remedy.partition("kill ")[0]
         assert asked or not re.search(r"\bkill\b(?! -0)", remedy), "nobody asked whose process it is"
+
+
+def test_what_a_line_does_not_name_leaves_no_empty_end() -> None:
+    assert fill("it crashed: {a}{b}", {"a": "", "b": ""}) == "it crashed"
+    assert (
+        fill("failed (Xid {xid}: {means}); again: {a}", {"xid": 9, "means": "", "a": "x"}) == "failed (Xid 9); again: x"
+    )
 
 
 def test_tables_name_rules_that_exist_and_no_circle() -> None:

@@ -117,6 +117,13 @@ def test_outputs_are_recognised_at_both_ends_of_a_long_text() -> None:
     assert found(noise + OUTPUT) == ["fault no-link-up"]
 
 
+def test_what_a_user_asks_is_no_error_however_long_it_is() -> None:
+    asked = "INFO 11-20 10:00:00 [logger.py:41] Received request chatcmpl-1: prompt: '"
+    for length in (0, 10, 10_000, 50_000):
+        assert found(f"{asked}{'x ' * length}CUDA out of memory', params: SamplingParams(n=1)\n") == []
+        assert found(f"{'x ' * length}CUDA out of memory\n") == ["fault cuda-oom"]
+
+
 @pytest.mark.parametrize(
     ("pattern", "pieces"),
     [
