@@ -137,8 +137,19 @@ def judge_sockets(output: Output[tuple[tuple[str, int], ...]]) -> Iterator[Expla
             yield output.explain("loopback-only", f"{address}:{port}", port=port)
 
 
+ABOVE = re.compile(r"bond|br\d|team|.*\.\d")
+"""Interfaces that have the addresses of those below them: bonds, bridges, VLANs."""
+
+
 def judge_interfaces(output: Output[tuple[links.Interface, ...]]) -> Iterator[Explanation]:
+    """Addresses that are missing, change, or lie in one subnet at two netdevs of the fabric."""
     fabric = fabric_of(output)
+    above = any(row.addresses and ABOVE.match(row.name) for row in output.value)
+    if fabric and not above and all(row.addresses == () and not row.ipv6 for row in fabric):
+        yield output.explain("fabric-no-addresses", fabric[0].name, netdevs=listed({row.name for row in fabric}))
+    static = [(row.name, str(net)) for row in fabric for net in set(row.networks()) if not net.is_link_local]
+    for net, names in twice(static).items():
+        yield output.explain("one-subnet", names[-1], netdevs=listed(set(names)), net=net)
     for row in fabric:
         addresses = row.interfaces()
         if addresses and all(address.ip.is_link_local for address in addresses):

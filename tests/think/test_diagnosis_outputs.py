@@ -184,6 +184,7 @@ ROW = " {size} 2147483648 float none -1 453650 37.87 {busbw} 0 410049 41.90 20.9
 STATUS = sample("ray_status_two_nodes_ok").text
 DF = "Filesystem Size Used Avail Use% Mounted on\n{}\n"
 LINK = "mlx5_core 0000:01:00.1 enp1s0f1np1: Link {}\n"
+BRIEF = "enP7s7 UP 192.168.1.11/24\nenp1s0f0np0 UP {}\nenP2p1s0f0np0 UP {}\nenp1s0f1np1 DOWN\n"
 IP = "4: {}: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu {} qdisc mq state UP group default\n    inet {} scope global x\n"
 
 ONE = {
@@ -204,6 +205,13 @@ ONE = {
     (LINK.format("down") + LINK.format("up")) * 5: ["warning link-flaps"],
     LINK.format("up") + LINK.format("down"): ["fault link-went-down"],
     LINK.format("down"): [],
+    BRIEF.format("fe80::1/64", "fe80::2/64"): ["warning fabric-no-addresses"],
+    BRIEF.format("", ""): ["warning fabric-no-addresses"],
+    BRIEF.format("fd00:1::1/64", "fe80::2/64"): [],
+    BRIEF.format("", "") + "bond0 UP 192.168.100.11/24\n": [],
+    BRIEF.format("192.168.100.11/24", "192.168.101.11/24"): [],
+    BRIEF.format("192.168.177.11/24", "192.168.177.21/24"): ["warning one-subnet"],
+    BRIEF.format("169.254.1.2/16", "169.254.3.4/16"): ["warning link-local-address"] * 2,
     DF.format("/dev/nvme0n1p2 3.7T 3.6T 150G 96% /"): ["warning disk-nearly-full"],
     DF.format("/dev/nvme0n1p2 3.7T 3.7T 512M 99% /var/lib/docker"): ["fault disk-full"],
     DF.format("/dev/nvme0n1p2 3.7T 3.3T 400G 90% /"): [],
