@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from typing import Any, Generic, TypeVar
 
+from cluster.diagnosis.lines import read_line
 from cluster.diagnosis.rules import OF_OUTPUTS, Explanation
 from cluster.diagnosis.scan import Source
 from cluster.spark import disk, docker, fabric_test, gpu, identity, links, memory, processes, ranks, server
@@ -206,6 +207,21 @@ def judge_neighbours(output: Output[tuple[links.Neighbour, ...]]) -> Iterator[Ex
 
 
 FLAPS = 3
+UPTIME = re.compile(r"^[^\[]*\[ *(?P<seconds>\d+)\.\d+\] ")
+BOOTED_S = 120
+NO_LOSS = re.compile(
+    r"Linux version|mlx5_core .*(firmware version|enabling device|renamed from|Cable (un)?plugged)"
+    r"|systemd-shutdown|Reached target (\S+ - )?(System )?(Reboot|Power.?Off|Shutdown)"
+)
+"""A host or a card that starts calls every port without a cable down, and one that ends calls every port so."""
+
+
+def is_lost(event: links.LinkEvent, output: Output[tuple[links.LinkEvent, ...]]) -> bool:
+    """Whether a link of the fabric that the text never shows up was lost: long after the start, and at no other."""
+    if not links.is_fabric(event.netdev) or any(NO_LOSS.search(line) for _, line in output.lines):
+        return False
+    uptime = UPTIME.match(event.line)
+    return int(uptime["seconds"]) > BOOTED_S if uptime else read_line(event.line).time is not None
 
 
 def judge_link_events(output: Output[tuple[links.LinkEvent, ...]]) -> Iterator[Explanation]:
@@ -213,9 +229,10 @@ def judge_link_events(output: Output[tuple[links.LinkEvent, ...]]) -> Iterator[E
     shown: dict[str, list[links.LinkEvent]] = {"link-went-down": [], "link-flaps": []}
     for name in dict.fromkeys(event.netdev for event in output.value):
         own = [event for event in output.value if event.netdev == name]
-        if not own[-1].is_up and any(event.is_up for event in own):
+        states = [True, *(event.is_up for event in own)]  # two programs may tell of one change
+        if not own[-1].is_up and (any(event.is_up for event in own) or is_lost(own[-1], output)):
             shown["link-went-down"].append(own[-1])
-        elif sum(not event.is_up for event in own) > FLAPS:
+        if sum(before and not after for before, after in pairwise(states)) > FLAPS:
             shown["link-flaps"].append(own[-1])
     for id, events in shown.items():
         if events:

@@ -214,6 +214,7 @@ def recognise_neighbours(text: str) -> tuple[Neighbour, ...] | None:
 
 _EVENT = re.compile(
     r"mlx5_core \S+ (?P<netdev>en\S+): Link (?P<state>up|down)|(?P<other>en\w+): NIC Link is (?P<how>Up|Down)"
+    r"|networkd\S* (?P<managed>en\w+): (?P<carrier>Gained|Lost) carrier"
 )
 
 
@@ -230,8 +231,8 @@ def recognise_events(text: str) -> tuple[LinkEvent, ...] | None:
     found = []
     for line in text.splitlines():
         if event := _EVENT.search(line):
-            is_up = (event["state"] or event["how"]).lower() == "up"
-            found.append(LinkEvent(event["netdev"] or event["other"], is_up, line))
+            is_up = (event["state"] or event["how"] or event["carrier"]).lower() in ("up", "gained")
+            found.append(LinkEvent(event["netdev"] or event["other"] or event["managed"], is_up, line))
     return tuple(found) or None
 
 

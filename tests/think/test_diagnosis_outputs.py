@@ -185,6 +185,7 @@ STATUS = sample("ray_status_two_nodes_ok").text
 DF = "Filesystem Size Used Avail Use% Mounted on\n{}\n"
 LINK = "mlx5_core 0000:01:00.1 enp1s0f1np1: Link {}\n"
 BRIEF = "enP7s7 UP 192.168.1.11/24\nenp1s0f0np0 UP {}\nenP2p1s0f0np0 UP {}\nenp1s0f1np1 DOWN\n"
+CARRIER = "Nov 20 04:00:{} spark1 systemd-networkd[811]: enp1s0f1np1: {} carrier\n"
 IP = "4: {}: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu {} qdisc mq state UP group default\n    inet {} scope global x\n"
 
 ONE = {
@@ -205,6 +206,15 @@ ONE = {
     (LINK.format("down") + LINK.format("up")) * 5: ["warning link-flaps"],
     LINK.format("up") + LINK.format("down"): ["fault link-went-down"],
     LINK.format("down"): [],
+    "[  901.2] " + LINK.format("down"): ["fault link-went-down"],
+    "[   12.2] " + LINK.format("down"): [],
+    "[  901.1] mlx5_core 0000:01:00.1: firmware version: 28.45.4028\n[  901.2] " + LINK.format("down"): [],
+    "[  901.2] " + LINK.format("down").replace("enp1s0f1np1", "enp1s0"): [],
+    CARRIER.format("11", "Lost") + "Nov 20 04:00:11 spark1 kernel: " + LINK.format("down"): ["fault link-went-down"],
+    CARRIER.format("11", "Lost") + CARRIER.format("14", "Gained"): [],
+    CARRIER.format("11", "Lost") + "Nov 20 04:00:11 spark1 systemd[1]: Reached target reboot.target - Reboot.\n": [],
+    (LINK.format("down") + CARRIER.format("11", "Lost") + LINK.format("up")) * 3: [],
+    (LINK.format("up") + LINK.format("down")) * 4: ["fault link-went-down", "warning link-flaps"],
     BRIEF.format("fe80::1/64", "fe80::2/64"): ["warning fabric-no-addresses"],
     BRIEF.format("", ""): ["warning fabric-no-addresses"],
     BRIEF.format("fd00:1::1/64", "fe80::2/64"): [],
