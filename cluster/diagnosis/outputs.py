@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise, product, takewhile
 from typing import Any, Generic, TypeVar
 
 from cluster.diagnosis.lines import read_line
@@ -76,7 +76,7 @@ def judge_outputs(outputs: Outputs) -> Iterator[Explanation]:
     for output in outputs:
         if judge := KINDS[output.kind][1]:
             yield from judge(output)
-    for compare in (compare_ports, compare_interfaces, compare_machines, compare_stores, judge_processes, judge_load):
+    for compare in COMPARED:
         yield from compare(outputs)
 
 
@@ -378,6 +378,35 @@ def judge_load(outputs: Outputs) -> Iterator[Explanation]:
         yield found[-1].explain(id, "generation_tokens", running=running, power=f"{power or 0:g}")
 
 
+FEW_REPORTS, MANY_REPORTS = 3, 30
+"""Of ten seconds each: a long prefill may take the few, nothing that goes on the many."""
+FULL_CACHE = 95
+
+
+def judge_reports(outputs: Outputs) -> Iterator[Explanation]:
+    """An engine of which no token and no block of the cache moves; a queue before a full cache."""
+    power = most_power(outputs)
+    for output in outputs.named("reports"):
+        for engine in dict.fromkeys(row.engine for row in output.value):
+            own: list[server.Report] = [row for row in output.value if row.engine == engine]
+            last, running = own[-1], f"{own[-1].running}"
+            same = takewhile(lambda row: row.stands and row.cache == last.cache, reversed(own))
+            count, shown = sum(1 for _ in same), f"{engine} throughput: 0.0 Running: {running}"
+            if count >= FEW_REPORTS and (power is None or power < gpu.IDLE_W):
+                id = "tokens-stopped" if count >= MANY_REPORTS else "tokens-frozen"
+                id = id if power is None else "server-wedged"
+                yield output.explain(id, shown, running=running, count=count, power=f"{power or 0:g}")
+            if all(row.waiting and row.cache >= FULL_CACHE for row in own[-2:]):
+                shown = f"{engine} Waiting: {last.waiting} {last.cache}%"
+                yield output.explain("queue-before-full-cache", shown, waiting=last.waiting, cache=last.cache)
+
+
+def judge_failing(output: Output[tuple[server.Failing, ...]]) -> Iterator[Explanation]:
+    for row in output.value[:1]:
+        id = "requests-fail" if row.status >= 500 else "requests-refused"
+        yield output.explain(id, f'{row.path} HTTP/1 " {row.status}', path=row.path, status=row.status, count=row.count)
+
+
 def most_power(outputs: Outputs) -> float | None:
     """Watts of the GPU that draws most, None where none is shown."""
     return max((gpu.power_w for gpu in outputs.rows("gpus") if gpu.power_w is not None), default=None)
@@ -407,6 +436,8 @@ KINDS: dict[str, tuple[Callable[[str], Any], Callable[[Output[Any]], Iterator[Ex
     "gpus": (gpu.recognise, judge_gpus),
     "gpu processes": (gpu.recognise_processes, None),
     "metrics": (server.recognise_metrics, None),
+    "reports": (server.recognise_reports, None),
+    "failed requests": (server.recognise_failing, judge_failing),
     "ray status": (ranks.recognise, judge_ray),
     "docker info": (docker.recognise, judge_docker),
     "docker ps": (docker.recognise_containers, None),
@@ -418,6 +449,11 @@ KINDS: dict[str, tuple[Callable[[str], Any], Callable[[Output[Any]], Iterator[Ex
     "hostnames": (identity.recognise_hostnames, None),
 }
 """Each kind of output with its reader, and with what one means by itself, where it means something."""
+COMPARED: tuple[Callable[[Outputs], Iterator[Explanation]], ...] = (
+    *(compare_ports, compare_interfaces, compare_machines, compare_stores),
+    *(judge_processes, judge_load, judge_reports),
+)
+"""What several outputs mean together."""
 
 
 SMALL_MEMLOCK, FULL = 64 * GIB, 4 * GIB

@@ -186,6 +186,12 @@ DF = "Filesystem Size Used Avail Use% Mounted on\n{}\n"
 LINK = "mlx5_core 0000:01:00.1 enp1s0f1np1: Link {}\n"
 BRIEF = "enP7s7 UP 192.168.1.11/24\nenp1s0f0np0 UP {}\nenP2p1s0f0np0 UP {}\nenp1s0f1np1 DOWN\n"
 CARRIER = "Nov 20 04:00:{} spark1 systemd-networkd[811]: enp1s0f1np1: {} carrier\n"
+REPORT = (
+    "INFO 11-10 10:03:14 [loggers.py:127] Engine 000: Avg prompt throughput: {}.0 tokens/s, Avg generation throughput: {:.1f}"
+    " tokens/s, Running: {} reqs, Waiting: {} reqs, GPU KV cache usage: {:.1f}%, Prefix cache hit rate: 1.0%\n"
+)
+CHAT = 'INFO:     192.168.1.30:51110 - "POST /v1/chat/completions HTTP/1.1" {}\n'
+HEALTH = 'INFO:     192.168.1.30:51110 - "GET /health HTTP/1.1" {}\n'
 IP = "4: {}: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu {} qdisc mq state UP group default\n    inet {} scope global x\n"
 
 ONE = {
@@ -222,6 +228,26 @@ ONE = {
     BRIEF.format("192.168.100.11/24", "192.168.101.11/24"): [],
     BRIEF.format("192.168.177.11/24", "192.168.177.21/24"): ["warning one-subnet"],
     BRIEF.format("169.254.1.2/16", "169.254.3.4/16"): ["warning link-local-address"] * 2,
+    REPORT.format(0, 0, 4, 0, 12) * 3: ["warning tokens-frozen"],
+    REPORT.format(0, 0, 4, 0, 12) * 30: ["fault tokens-stopped"],
+    REPORT.format(0, 0, 4, 0, 12) * 2: [],
+    REPORT.format(0, 0, 0, 0, 0) * 60: [],
+    REPORT.format(0, 0, 1, 0, 10) + REPORT.format(0, 0, 1, 0, 11) + REPORT.format(0, 0, 1, 0, 12): [],  # a prefill
+    REPORT.format(0, 0, 4, 0, 12) * 60 + REPORT.format(0, 9.5, 4, 0, 12): [],
+    REPORT.format(0, 0, 4, 0, 12) * 60 + REPORT.format(0, 0, 0, 0, 0): [],
+    REPORT.format(0, 36, 4, 211, 99.8) * 2: ["note queue-before-full-cache"],
+    REPORT.format(0, 36, 4, 211, 99.8) + REPORT.format(0, 36, 4, 0, 99.8): [],
+    REPORT.format(0, 36, 4, 211, 40) * 9: [],
+    CHAT.format("500 Internal Server Error") * 2: ["fault requests-fail"],
+    CHAT.format("500 Internal Server Error"): [],
+    CHAT.format("200 OK") + CHAT.format("500 Internal Server Error") * 3: [],
+    CHAT.format("200 OK") + CHAT.format("500 Internal Server Error") * 4: ["fault requests-fail"],
+    CHAT.format("500 Internal Server Error") * 9 + CHAT.format("200 OK"): [],
+    HEALTH.format("200 OK") * 9 + HEALTH.format("503 Service Unavailable") * 30: ["fault requests-fail"],
+    CHAT.format("401 Unauthorized") * 2 + HEALTH.format("200 OK"): ["warning requests-refused"],
+    CHAT.format("401 Unauthorized") * 9 + CHAT.format("200 OK"): [],
+    CHAT.format("401 Unauthorized"): [],
+    CHAT.format("400 Bad Request") * 9: [],
     DF.format("/dev/nvme0n1p2 3.7T 3.6T 150G 96% /"): ["warning disk-nearly-full"],
     DF.format("/dev/nvme0n1p2 3.7T 3.7T 512M 99% /var/lib/docker"): ["fault disk-full"],
     DF.format("/dev/nvme0n1p2 3.7T 3.3T 400G 90% /"): [],
