@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise, product, takewhile
+from itertools import combinations, pairwise, product
 from typing import Any, Generic, TypeVar
 
 from cluster.diagnosis.lines import read_line
@@ -389,9 +389,9 @@ def judge_reports(outputs: Outputs) -> Iterator[Explanation]:
     for output in outputs.named("reports"):
         for engine in dict.fromkeys(row.engine for row in output.value):
             own: list[server.Report] = [row for row in output.value if row.engine == engine]
-            last, running = own[-1], f"{own[-1].running}"
-            same = takewhile(lambda row: row.stands and row.cache == last.cache, reversed(own))
-            count, shown = sum(1 for _ in same), f"{engine} throughput: 0.0 Running: {running}"
+            last, running, shown = own[-1], f"{own[-1].running}", f"{engine} throughput: 0.0 Running: {own[-1].running}"
+            moves = (row.prompt or row.tokens or not row.running or row.cache != last.cache for row in reversed(own))
+            count = next((at for at, moved in enumerate(moves) if moved), len(own))
             if count >= FEW_REPORTS and (power is None or power < gpu.IDLE_W):
                 id = "tokens-stopped" if count >= MANY_REPORTS else "tokens-frozen"
                 id = id if power is None else "server-wedged"

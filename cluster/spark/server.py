@@ -325,7 +325,7 @@ _REPORT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What vLLM logs every ten seconds while requests run: tokens/s of prompts and answers, requests, the cache in %."""
+    """What vLLM logs every ten seconds while requests run: tokens/s of prompts and answers, and the cache in %."""
 
     engine: str
     prompt: float
@@ -333,11 +333,6 @@ class Report:
     running: int
     waiting: int
     cache: float
-
-    @property
-    def stands(self) -> bool:
-        """Whether requests run and no token came."""
-        return bool(self.running) and not self.prompt and not self.tokens
 
 
 def recognise_reports(text: str) -> tuple[Report, ...] | None:
