@@ -230,7 +230,7 @@ def pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         try:
             packed = file.peek(len(GZIP)).startswith(GZIP)
-            yield from read(gzip.open(file) if packed else file)
+            yield from read(gzip.GzipFile(fileobj=file) if packed else file)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise OSError(None, f"damaged gzip file ({error})", str(path)) from None
         except OSError as error:

@@ -337,14 +337,10 @@ class Report:
 
 def recognise_reports(text: str) -> tuple[Report, ...] | None:
     """The reports of a log, in order; None when no engine has requests in its last one."""
-    found = [
-        Report(
-            row["engine"] or "",
-            *map(float, row.group("prompt", "tokens")),
-            *map(int, row.group("running", "waiting")),
-            float(row["cache"]),
-        )
-        for row in _REPORT.finditer(text)
-    ]
+    found = []
+    for row in _REPORT.finditer(text):
+        running, waiting = map(int, row.group("running", "waiting"))
+        prompt, tokens, cache = map(float, row.group("prompt", "tokens", "cache"))
+        found.append(Report(row["engine"] or "", prompt, tokens, running, waiting, cache))
     last = {one.engine: one for one in found}
     return tuple(found) if any(one.running or one.waiting for one in last.values()) else None

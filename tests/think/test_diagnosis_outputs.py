@@ -188,7 +188,8 @@ BRIEF = "enP7s7 UP 192.168.1.11/24\nenp1s0f0np0 UP {}\nenP2p1s0f0np0 UP {}\nenp1
 CARRIER = "Nov 20 04:00:{} spark1 systemd-networkd[811]: enp1s0f1np1: {} carrier\n"
 REPORT = (
     "INFO 11-10 10:03:14 [loggers.py:127] Engine 000: Avg prompt throughput: {}.0 tokens/s, "
-    "Avg generation throughput: {:.1f} tokens/s, Running: {} reqs, Waiting: {} reqs, GPU KV cache usage: {:.1f}%, Prefix cache hit rate: 1.0%\n"
+    "Avg generation throughput: {:.1f} tokens/s, Running: {} reqs, Waiting: {} reqs, "
+    "GPU KV cache usage: {:.1f}%, Prefix cache hit rate: 1.0%\n"
 )
 CHAT = 'INFO:     192.168.1.30:51110 - "POST /v1/chat/completions HTTP/1.1" {}\n'
 HEALTH = 'INFO:     192.168.1.30:51110 - "GET /health HTTP/1.1" {}\n'
