@@ -255,7 +255,7 @@ def judge_bandwidth(output: Output[fabric_test.Bandwidth]) -> Iterator[Explanati
     if test.tool == "perftest":
         id = {"degraded": "nic-degraded", "slow": "rdma-slow", "": ""}[fabric_test.judge_rdma(test.gbps)]
     elif test.tool == "iperf3":
-        id = "tcp-slow" if SLOW_TCP_GBPS[0] < test.gbps < SLOW_TCP_GBPS[1] else ""
+        id = "tcp-slow" if SLOW_TCP_GBPS[0] < test.gbps < SLOW_TCP_GBPS[1] else "tcp-1g" if test.gbps < 1 else ""
     elif test.hosts != 1 and not 0 < test.size < ENOUGH_BYTES:
         value = test.gbps / 8
         id = next((id for most, id in OF_NCCL if value < most), "")
@@ -265,6 +265,16 @@ def judge_bandwidth(output: Output[fabric_test.Bandwidth]) -> Iterator[Explanati
 
 
 HELD_SHARE, CACHE_SHARE = 0.5, 0.8
+
+
+def compare_addresses(outputs: Outputs) -> Iterator[Explanation]:
+    """A test at the speed of another port, between addresses that the fabric has."""
+    rows = [row for output in outputs.named("interfaces") for row in fabric_of(output)]
+    fabric = {str(address.ip) for row in rows for address in row.interfaces()}
+    for output in outputs.named("bandwidth"):
+        ends = {word for _, line in output.lines if " local " in line for word in line.split()}
+        if output.value.tool == "iperf3" and output.value.gbps <= SLOW_TCP_GBPS[0] and fabric & ends:
+            yield output.explain("tcp-slow", "bits/sec", gbps=f"{output.value.gbps:.1f}")
 
 
 def judge_memory(output: Output[Memory]) -> Iterator[Explanation]:
@@ -450,7 +460,7 @@ KINDS: dict[str, tuple[Callable[[str], Any], Callable[[Output[Any]], Iterator[Ex
 }
 """Each kind of output with its reader, and with what one means by itself, where it means something."""
 COMPARED: tuple[Callable[[Outputs], Iterator[Explanation]], ...] = (
-    *(compare_ports, compare_interfaces, compare_machines, compare_stores),
+    *(compare_ports, compare_interfaces, compare_addresses, compare_machines, compare_stores),
     *(judge_processes, judge_load, judge_reports),
 )
 """What several outputs mean together."""

@@ -193,6 +193,10 @@ REPORT = (
 )
 CHAT = 'INFO:     192.168.1.30:51110 - "POST /v1/chat/completions HTTP/1.1" {}\n'
 HEALTH = 'INFO:     192.168.1.30:51110 - "GET /health HTTP/1.1" {}\n'
+IPERF = (
+    "[  5] local 10.0.0.1 port 51010 connected to 10.0.0.2 port 5201\n"
+    "[  5]   0.00-10.00  sec  10.9 GBytes  {}/sec  128             sender\n"
+)
 IP = "4: {}: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu {} qdisc mq state UP group default\n    inet {} scope global x\n"
 
 ONE = {
@@ -249,6 +253,10 @@ ONE = {
     CHAT.format("401 Unauthorized") * 9 + CHAT.format("200 OK"): [],
     CHAT.format("401 Unauthorized"): [],
     CHAT.format("400 Bad Request") * 9: [],
+    IPERF.format("938 Mbits"): ["note tcp-1g"],
+    IPERF.format("9.41 Gbits"): [],
+    IPERF.format("9.41 Gbits") + BRIEF.format("10.0.1.1/24", "10.0.2.1/24"): [],
+    IPERF.format("9.41 Gbits") + BRIEF.format("10.0.0.1/24", "10.0.2.1/24"): ["warning tcp-slow"],
     DF.format("/dev/nvme0n1p2 3.7T 3.6T 150G 96% /"): ["warning disk-nearly-full"],
     DF.format("/dev/nvme0n1p2 3.7T 3.7T 512M 99% /var/lib/docker"): ["fault disk-full"],
     DF.format("/dev/nvme0n1p2 3.7T 3.3T 400G 90% /"): [],
@@ -363,6 +371,7 @@ PAIRS = {
         "max locked memory           (kbytes, -l) 8192\n",
         "fault rdma-enomem-memlock",
     ),
+    "memlock alone": ("nccl_reg_mr_enomem_kernel7", "$ ulimit -l\n8192\n", "fault rdma-enomem-memlock"),
     "memory full": ("nccl_reg_mr_enomem_kernel7", FREE_HELD, "fault rdma-enomem-full"),
     "another kernel": ("nccl_reg_mr_enomem_kernel7", "6.17.0-1032-nvidia\n", "fault rdma-enomem-other-kernel"),
     "hang": ("vllm_shm_broadcast_wait", IDLES, "fault ranks-hang"),
