@@ -225,14 +225,16 @@ def document(path: Path) -> dict[str, Any]:
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """A file's bytes, unpacked when gzip packed them. Raises OSError, also for a damaged packing."""
+    """A file's bytes, unpacked when gzip packed them; it is opened once, since it may be a pipe. Raises OSError, also
+    for a damaged packing."""
     with path.open("rb") as file:
-        packed = file.read(len(GZIP)) == GZIP
-    with gzip.open(path) if packed else path.open("rb") as file:
         try:
-            yield from read(file)
-        except (EOFError, zlib.error) as error:
+            packed = file.peek(len(GZIP)).startswith(GZIP)
+            yield from read(gzip.GzipFile(fileobj=file) if packed else file)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise OSError(None, f"damaged gzip file ({error})", str(path)) from None
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def read(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from typing import Any, Generic, TypeVar
 
+from cluster.diagnosis.lines import read_line
 from cluster.diagnosis.rules import OF_OUTPUTS, Explanation
 from cluster.diagnosis.scan import Source
 from cluster.spark import disk, docker, fabric_test, gpu, identity, links, memory, processes, ranks, server
@@ -75,7 +76,7 @@ def judge_outputs(outputs: Outputs) -> Iterator[Explanation]:
     for output in outputs:
         if judge := KINDS[output.kind][1]:
             yield from judge(output)
-    for compare in (compare_ports, compare_interfaces, compare_machines, compare_stores, judge_processes, judge_load):
+    for compare in COMPARED:
         yield from compare(outputs)
 
 
@@ -138,8 +139,19 @@ def judge_sockets(output: Output[tuple[tuple[str, int], ...]]) -> Iterator[Expla
             yield output.explain("loopback-only", f"{address}:{port}", port=port)
 
 
+ABOVE = re.compile(r"bond|br\d|team|.*\.\d")
+"""Interfaces that have the addresses of those below them: bonds, bridges, VLANs."""
+
+
 def judge_interfaces(output: Output[tuple[links.Interface, ...]]) -> Iterator[Explanation]:
+    """Addresses that are missing, change, or lie in one subnet at two netdevs of the fabric."""
     fabric = fabric_of(output)
+    above = any(row.addresses and ABOVE.match(row.name) for row in output.value)
+    if fabric and not above and all(row.addresses == () and not row.ipv6 for row in fabric):
+        yield output.explain("fabric-no-addresses", fabric[0].name, netdevs=listed({row.name for row in fabric}))
+    static = [(row.name, str(net)) for row in fabric for net in set(row.networks()) if not net.is_link_local]
+    for net, names in twice(static).items():
+        yield output.explain("one-subnet", names[-1], netdevs=listed(set(names)), net=net)
     for row in fabric:
         addresses = row.interfaces()
         if addresses and all(address.ip.is_link_local for address in addresses):
@@ -196,6 +208,21 @@ def judge_neighbours(output: Output[tuple[links.Neighbour, ...]]) -> Iterator[Ex
 
 
 FLAPS = 3
+UPTIME = re.compile(r"^[^\[]*\[ *(?P<seconds>\d+)\.\d+\] ")
+BOOTED_S = 120
+NO_LOSS = re.compile(
+    r"Linux version|mlx5_core .*(firmware version|enabling device|renamed from|Cable (un)?plugged)"
+    r"|systemd-shutdown|Reached target (\S+ - )?(System )?(Reboot|Power.?Off|Shutdown)"
+)
+"""A host or a card that starts calls every port without a cable down, and one that ends calls every port so."""
+
+
+def is_lost(event: links.LinkEvent, output: Output[tuple[links.LinkEvent, ...]]) -> bool:
+    """Whether a link of the fabric that the text never shows up was lost: long after the start, and at no other."""
+    if not links.is_fabric(event.netdev) or any(NO_LOSS.search(line) for _, line in output.lines):
+        return False
+    uptime = UPTIME.match(event.line)
+    return int(uptime["seconds"]) > BOOTED_S if uptime else read_line(event.line).time is not None
 
 
 def judge_link_events(output: Output[tuple[links.LinkEvent, ...]]) -> Iterator[Explanation]:
@@ -203,9 +230,10 @@ def judge_link_events(output: Output[tuple[links.LinkEvent, ...]]) -> Iterator[E
     shown: dict[str, list[links.LinkEvent]] = {"link-went-down": [], "link-flaps": []}
     for name in dict.fromkeys(event.netdev for event in output.value):
         own = [event for event in output.value if event.netdev == name]
-        if not own[-1].is_up and any(event.is_up for event in own):
+        states = [True, *(event.is_up for event in own)]  # two programs may tell of one change
+        if not own[-1].is_up and (any(event.is_up for event in own) or is_lost(own[-1], output)):
             shown["link-went-down"].append(own[-1])
-        elif sum(not event.is_up for event in own) > FLAPS:
+        if sum(before and not after for before, after in pairwise(states)) > FLAPS:
             shown["link-flaps"].append(own[-1])
     for id, events in shown.items():
         if events:
@@ -228,7 +256,7 @@ def judge_bandwidth(output: Output[fabric_test.Bandwidth]) -> Iterator[Explanati
     if test.tool == "perftest":
         id = {"degraded": "nic-degraded", "slow": "rdma-slow", "": ""}[fabric_test.judge_rdma(test.gbps)]
     elif test.tool == "iperf3":
-        id = "tcp-slow" if SLOW_TCP_GBPS[0] < test.gbps < SLOW_TCP_GBPS[1] else ""
+        id = "tcp-slow" if SLOW_TCP_GBPS[0] < test.gbps < SLOW_TCP_GBPS[1] else "tcp-1g" if test.gbps < 1 else ""
     elif test.hosts != 1 and not 0 < test.size < ENOUGH_BYTES:
         value = test.gbps / 8
         id = next((id for most, id in OF_NCCL if value < most), "")
@@ -238,6 +266,16 @@ def judge_bandwidth(output: Output[fabric_test.Bandwidth]) -> Iterator[Explanati
 
 
 HELD_SHARE, CACHE_SHARE = 0.5, 0.8
+
+
+def compare_addresses(outputs: Outputs) -> Iterator[Explanation]:
+    """A test at the speed of another port, between addresses that the fabric has."""
+    rows = [row for output in outputs.named("interfaces") for row in fabric_of(output)]
+    fabric = {str(address.ip) for row in rows for address in row.interfaces()}
+    for output in outputs.named("bandwidth"):
+        ends = {word for _, line in output.lines if " local " in line for word in line.split()}
+        if output.value.tool == "iperf3" and output.value.gbps <= SLOW_TCP_GBPS[0] and fabric & ends:
+            yield output.explain("tcp-slow", "bits/sec", gbps=f"{output.value.gbps:.1f}")
 
 
 def judge_memory(output: Output[Memory]) -> Iterator[Explanation]:
@@ -353,6 +391,35 @@ def judge_load(outputs: Outputs) -> Iterator[Explanation]:
         yield found[-1].explain(id, "generation_tokens", running=running, power=f"{power or 0:g}")
 
 
+FEW_REPORTS, MANY_REPORTS = 3, 30
+"""Of ten seconds each: a long prefill may take the few, nothing that goes on the many."""
+FULL_CACHE = 95
+
+
+def judge_reports(outputs: Outputs) -> Iterator[Explanation]:
+    """An engine of which no token and no block of the cache moves; a queue before a full cache."""
+    power = most_power(outputs)
+    for output in outputs.named("reports"):
+        for engine in dict.fromkeys(row.engine for row in output.value):
+            own: list[server.Report] = [row for row in output.value if row.engine == engine]
+            last, running, shown = own[-1], f"{own[-1].running}", f"{engine} throughput: 0.0 Running: {own[-1].running}"
+            moves = (row.prompt or row.tokens or not row.running or row.cache != last.cache for row in reversed(own))
+            count = next((at for at, moved in enumerate(moves) if moved), len(own))
+            if count >= FEW_REPORTS and (power is None or power < gpu.IDLE_W):
+                id = "tokens-stopped" if count >= MANY_REPORTS else "tokens-frozen"
+                id = id if power is None else "server-wedged"
+                yield output.explain(id, shown, running=running, count=count, power=f"{power or 0:g}")
+            if all(row.waiting and row.cache >= FULL_CACHE for row in own[-2:]):
+                shown = f"{engine} Waiting: {last.waiting} {last.cache}%"
+                yield output.explain("queue-before-full-cache", shown, waiting=last.waiting, cache=last.cache)
+
+
+def judge_failing(output: Output[tuple[server.Failing, ...]]) -> Iterator[Explanation]:
+    for row in output.value[:1]:
+        id = "requests-fail" if row.status >= 500 else "requests-refused"
+        yield output.explain(id, f'{row.path} HTTP/1 " {row.status}', path=row.path, status=row.status, count=row.count)
+
+
 def most_power(outputs: Outputs) -> float | None:
     """Watts of the GPU that draws most, None where none is shown."""
     return max((gpu.power_w for gpu in outputs.rows("gpus") if gpu.power_w is not None), default=None)
@@ -382,6 +449,8 @@ KINDS: dict[str, tuple[Callable[[str], Any], Callable[[Output[Any]], Iterator[Ex
     "gpus": (gpu.recognise, judge_gpus),
     "gpu processes": (gpu.recognise_processes, None),
     "metrics": (server.recognise_metrics, None),
+    "reports": (server.recognise_reports, None),
+    "failed requests": (server.recognise_failing, judge_failing),
     "ray status": (ranks.recognise, judge_ray),
     "docker info": (docker.recognise, judge_docker),
     "docker ps": (docker.recognise_containers, None),
@@ -393,6 +462,11 @@ KINDS: dict[str, tuple[Callable[[str], Any], Callable[[Output[Any]], Iterator[Ex
     "hostnames": (identity.recognise_hostnames, None),
 }
 """Each kind of output with its reader, and with what one means by itself, where it means something."""
+COMPARED: tuple[Callable[[Outputs], Iterator[Explanation]], ...] = (
+    *(compare_ports, compare_interfaces, compare_addresses, compare_machines, compare_stores),
+    *(judge_processes, judge_load, judge_reports),
+)
+"""What several outputs mean together."""
 
 
 SMALL_MEMLOCK, FULL = 64 * GIB, 4 * GIB

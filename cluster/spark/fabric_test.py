@@ -65,7 +65,9 @@ _NCCL_ROW = re.compile(
 _NCCL_AVERAGE = re.compile(r"Avg bus bandwidth[ \t]*:[ \t]*(?P<busbw>[\d.]+)")
 _NCCL_HOST = re.compile(r"^#[ \t]+Rank[ \t]+\d+ .*\bon[ \t]+(?P<host>[\w.-]+)[ \t]+device", re.MULTILINE)
 _NCCL_BAD = re.compile(r"Out of bounds values[ \t]*:[ \t]*(?P<count>\d+)[ \t]+FAILED")
-_IPERF = re.compile(r" (?P<gbits>\d{1,5}(?:\.\d+)?) Gbits/sec(?:[ \t]+\d+)?[ \t]+(?:receiver|sender)", re.MULTILINE)
+_IPERF = re.compile(
+    r" (?P<rate>\d{1,5}(?:\.\d+)?) (?P<unit>[GM])bits/sec(?:[ \t]+\d+)?[ \t]+(?:receiver|sender)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def recognise(text: str) -> Bandwidth | None:
         hosts = len({row["host"] for row in _NCCL_HOST.finditer(text)})
         wrong = sum(int(row["count"]) for row in _NCCL_BAD.finditer(text))
         return Bandwidth("nccl-tests", busbw * 8, size, hosts, wrong)
-    rates = [float(row["gbits"]) for row in _IPERF.finditer(text)]
+    rates = [float(row["rate"]) / (1 if row["unit"] == "G" else 1000) for row in _IPERF.finditer(text)]
     return Bandwidth("iperf3", max(rates)) if rates else None
 
 

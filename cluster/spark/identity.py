@@ -90,7 +90,7 @@ _KERNEL = re.compile(
     re.MULTILINE,
 )
 _MEMLOCK = re.compile(
-    r"max locked memory[ \t]+\(k?bytes, -l\)[ \t]+(?P<kib>\d+|unlimited)"
+    r"(?:max locked memory[ \t]+\(k?bytes, -l\)[ \t]+|\bulimit -[HS]?l[ \t]*\n[ \t]*)(?P<kib>\d+|unlimited)\b"
     r"|^Max locked memory[ \t]+(?P<bytes>\d+|unlimited)",
     re.MULTILINE,
 )
@@ -105,7 +105,7 @@ def recognise_kernel(text: str) -> str | None:
 
 
 def recognise_memlock(text: str) -> int | None:
-    """The limit of locked memory in bytes, -1 for unlimited: `ulimit -a` or /proc/PID/limits."""
+    """The limit of locked memory in bytes, -1 for unlimited: `ulimit -a`, `ulimit -l` or /proc/PID/limits."""
     found = _MEMLOCK.search(text)
     if not found:
         return None

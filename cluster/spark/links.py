@@ -135,6 +135,7 @@ def subnets(addresses: Iterable[str]) -> tuple[Network, ...]:
 
 _HEAD = re.compile(r"^\d+: (?P<name>[\w.-]+)(?:@\S+)?: <(?P<flags>[\w,-]*)> mtu (?P<mtu>\d+)(?P<rest>.*)$")
 _INET = re.compile(r"^[ \t]+inet (?P<address>[\d.]+/\d+)")
+_INET6 = re.compile(r"[ \t]+(?:inet6 )?(?!fe80:)[23f][\da-f]{2,3}:[\da-f:]*/\d+")
 _BRIEF = re.compile(
     r"^(?P<name>en\w+|wl\w+|eth\d+|mlx\w+|bond\w+|lo)(?:@\S+)?[ \t]+(?P<state>UP|DOWN|UNKNOWN)\b(?P<rest>.*)$"
 )
@@ -147,12 +148,14 @@ _FABRIC = re.compile(r"en\w*?(?:f\d+(?:np\d+)?|np\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """An interface as printed. `addresses` (IPv4 with prefix) is None where the command does not show addresses."""
+    """An interface as printed. `addresses` (IPv4 with prefix) is None where the command does not show addresses.
+    `ipv6`: whether it has an IPv6 address other than the link-local one."""
 
     name: str
     mtu: int | None
     is_up: bool
     addresses: tuple[str, ...] | None
+    ipv6: bool = False
 
     def networks(self) -> tuple[IPv4Network, ...]:
         return tuple(one.network for one in self.interfaces())
@@ -189,9 +192,12 @@ def recognise_interfaces(text: str) -> tuple[Interface, ...] | None:
             found.append(Interface(head["name"], int(head["mtu"]), "LOWER_UP" in head["flags"], shows))
         elif brief and "<" not in brief["rest"]:
             addresses = tuple(re.findall(r"(?<!\S)\d+\.\d+\.\d+\.\d+/\d+", brief["rest"]))
-            found.append(Interface(brief["name"], None, brief["state"] == "UP", addresses))
+            ipv6 = _INET6.search(brief["rest"]) is not None
+            found.append(Interface(brief["name"], None, brief["state"] == "UP", addresses, ipv6))
         elif inet and found:
             found[-1] = replace(found[-1], addresses=(*(found[-1].addresses or ()), inet["address"]))
+        elif found and _INET6.match(line):
+            found[-1] = replace(found[-1], ipv6=True)
     return tuple(found) or None
 
 
@@ -208,6 +214,7 @@ def recognise_neighbours(text: str) -> tuple[Neighbour, ...] | None:
 
 _EVENT = re.compile(
     r"mlx5_core \S+ (?P<netdev>en\S+): Link (?P<state>up|down)|(?P<other>en\w+): NIC Link is (?P<how>Up|Down)"
+    r"|networkd\S* (?P<managed>en\w+): (?P<carrier>Gained|Lost) carrier"
 )
 
 
@@ -224,8 +231,8 @@ def recognise_events(text: str) -> tuple[LinkEvent, ...] | None:
     found = []
     for line in text.splitlines():
         if event := _EVENT.search(line):
-            is_up = (event["state"] or event["how"]).lower() == "up"
-            found.append(LinkEvent(event["netdev"] or event["other"], is_up, line))
+            is_up = (event["state"] or event["how"] or event["carrier"]).lower() in ("up", "gained")
+            found.append(LinkEvent(event["netdev"] or event["other"] or event["managed"], is_up, line))
     return tuple(found) or None
 
 

@@ -283,3 +283,64 @@ def recognise_metrics(text: str) -> tuple[Load, ...] | None:
         seen.add((name, labels))
         totals[-1][name] = totals[-1].get(name, 0.0) + float(found["value"])
     return tuple(Load(*map(one.get, _COUNTERS)) for one in totals) or None
+
+
+_ANSWER = re.compile(r'"(?:GET|POST) (?P<path>/v1/[\w/]+|/health)\S* HTTP/1\.\d" (?P<status>\d{3})\b')
+ENOUGH_FAILED = 4
+"""A client asks again twice by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """The last answers to a path when all of them were errors of the server, or refused a key (401, 403)."""
+
+    path: str
+    status: int
+    count: int
+
+
+def recognise_failing(text: str) -> tuple[Failing, ...] | None:
+    """Paths that answer no more, in a log of requests: several failed after the last that did not, or all did; and
+    refused keys where the text has no key that was accepted."""
+    answers: dict[str, list[int]] = {}
+    for row in _ANSWER.finditer(text):
+        answers.setdefault(row["path"], []).append(int(row["status"]))
+    accepted = any(status < 300 for path, own in answers.items() for status in own if path != "/health")
+    found = []
+    for path, own in answers.items():
+        count = next((at for at, status in enumerate(reversed(own)) if status < 500), len(own))
+        refused = own[-1] in (401, 403) and set(own) == {own[-1]} and not accepted
+        count = len(own) if refused else count
+        if count >= ENOUGH_FAILED or 1 < count == len(own):
+            found.append(Failing(path, own[-1], count))
+    return tuple(found) or None
+
+
+_REPORT = re.compile(
+    r"(?P<engine>Engine \d+)?: Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, "
+    r"Avg generation throughput: (?P<tokens>[\d.]+) tokens/s, Running: (?P<running>\d+) reqs, "
+    r"(?:Swapped: \d+ reqs, )?(?:Waiting|Pending): (?P<waiting>\d+) reqs,.*?GPU KV cache usage: (?P<cache>[\d.]+)%"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What vLLM logs every ten seconds while requests run: tokens/s of prompts and answers, and the cache in %."""
+
+    engine: str
+    prompt: float
+    tokens: float
+    running: int
+    waiting: int
+    cache: float
+
+
+def recognise_reports(text: str) -> tuple[Report, ...] | None:
+    """The reports of a log, in order; None when no engine has requests in its last one."""
+    found = []
+    for row in _REPORT.finditer(text):
+        running, waiting = map(int, row.group("running", "waiting"))
+        prompt, tokens, cache = map(float, row.group("prompt", "tokens", "cache"))
+        found.append(Report(row["engine"] or "", prompt, tokens, running, waiting, cache))
+    last = {one.engine: one for one in found}
+    return tuple(found) if any(one.running or one.waiting for one in last.values()) else None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from cluster.deploy.cause import name_cause
 from cluster.errors import ClusterError
 from cluster.screen import Screen
 
+FULL = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 BENIGN = "WARNING 05-20 20:35:26 [ray_utils.py:372] Tensor parallel size (2) exceeds available GPUs (1)."
 
 
@@ -29,6 +33,32 @@ def explained(cluster: Typed, place: Path) -> Any:
     """What `cluster explain DIR` calls the cause."""
     assert main(["explain", str(place), "--json"]) == 4
     return json.loads(cluster.capsys.readouterr().out)["root"]
+
+
+def test_a_text_from_a_pipe_is_read_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Named, and as the shell gives it in `<(cat FILE)`; packed or not."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for text in (FULL, gzip.compress(FULL)):
+        writer = Thread(target=pipe.write_bytes, args=(text,))
+        writer.start()
+        assert main(["explain", str(pipe)]) == 4
+        writer.join()
+        assert "[cuda-oom]" in capsys.readouterr().out
+        read, write = os.pipe()
+        os.write(write, text)
+        os.close(write)
+        assert main(["explain", f"/dev/fd/{read}"]) == 4
+        os.close(read)
+        assert "[cuda-oom]" in capsys.readouterr().out
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = tmp_path / "a.gz"
+    damaged.write_bytes(gzip.compress(FULL)[:-12])
+    for name, why in (("/proc/self/mem", "Input/output error"), (str(damaged), "damaged gzip file")):
+        assert main(["explain", name]) == 2
+        assert f"{name} cannot be read: {why}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("backend", ["ray", "mp"])

@@ -185,6 +185,19 @@ STATUS = sample("ray_status_two_nodes_ok").text
 PINNED = sample("ray_status_pending_pg").text
 DF = "Filesystem Size Used Avail Use% Mounted on\n{}\n"
 LINK = "mlx5_core 0000:01:00.1 enp1s0f1np1: Link {}\n"
+BRIEF = "enP7s7 UP 192.168.1.11/24\nenp1s0f0np0 UP {}\nenP2p1s0f0np0 UP {}\nenp1s0f1np1 DOWN\n"
+CARRIER = "Nov 20 04:00:{} spark1 systemd-networkd[811]: enp1s0f1np1: {} carrier\n"
+REPORT = (
+    "INFO 11-10 10:03:14 [loggers.py:127] Engine 000: Avg prompt throughput: {}.0 tokens/s, "
+    "Avg generation throughput: {:.1f} tokens/s, Running: {} reqs, Waiting: {} reqs, "
+    "GPU KV cache usage: {:.1f}%, Prefix cache hit rate: 1.0%\n"
+)
+CHAT = 'INFO:     192.168.1.30:51110 - "POST /v1/chat/completions HTTP/1.1" {}\n'
+HEALTH = 'INFO:     192.168.1.30:51110 - "GET /health HTTP/1.1" {}\n'
+IPERF = (
+    "[  5] local 10.0.0.1 port 51010 connected to 10.0.0.2 port 5201\n"
+    "[  5]   0.00-10.00  sec  10.9 GBytes  {}/sec  128             sender\n"
+)
 IP = "4: {}: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu {} qdisc mq state UP group default\n    inet {} scope global x\n"
 
 ONE = {
@@ -205,6 +218,46 @@ ONE = {
     (LINK.format("down") + LINK.format("up")) * 5: ["warning link-flaps"],
     LINK.format("up") + LINK.format("down"): ["fault link-went-down"],
     LINK.format("down"): [],
+    "[  901.2] " + LINK.format("down"): ["fault link-went-down"],
+    "[   12.2] " + LINK.format("down"): [],
+    "[  901.1] mlx5_core 0000:01:00.1: firmware version: 28.45.4028\n[  901.2] " + LINK.format("down"): [],
+    "[  901.2] " + LINK.format("down").replace("enp1s0f1np1", "enp1s0"): [],
+    CARRIER.format("11", "Lost") + "Nov 20 04:00:11 spark1 kernel: " + LINK.format("down"): ["fault link-went-down"],
+    CARRIER.format("11", "Lost") + CARRIER.format("14", "Gained"): [],
+    CARRIER.format("11", "Lost") + "Nov 20 04:00:11 spark1 systemd[1]: Reached target reboot.target - Reboot.\n": [],
+    (LINK.format("down") + CARRIER.format("11", "Lost") + LINK.format("up")) * 3: [],
+    (LINK.format("up") + LINK.format("down")) * 4: ["fault link-went-down", "warning link-flaps"],
+    BRIEF.format("fe80::1/64", "fe80::2/64"): ["warning fabric-no-addresses"],
+    BRIEF.format("", ""): ["warning fabric-no-addresses"],
+    BRIEF.format("fd00:1::1/64", "fe80::2/64"): [],
+    BRIEF.format("", "") + "bond0 UP 192.168.100.11/24\n": [],
+    BRIEF.format("192.168.100.11/24", "192.168.101.11/24"): [],
+    BRIEF.format("192.168.177.11/24", "192.168.177.21/24"): ["warning one-subnet"],
+    BRIEF.format("169.254.1.2/16", "169.254.3.4/16"): ["warning link-local-address"] * 2,
+    REPORT.format(0, 0, 4, 0, 12) * 3: ["warning tokens-frozen"],
+    REPORT.format(0, 0, 4, 0, 12) * 30: ["fault tokens-stopped"],
+    REPORT.format(0, 0, 4, 0, 12) * 2: [],
+    REPORT.format(0, 0, 0, 0, 0) * 60: [],
+    REPORT.format(0, 0, 1, 0, 10) + REPORT.format(0, 0, 1, 0, 11) + REPORT.format(0, 0, 1, 0, 12): [],  # a prefill
+    REPORT.format(0, 0, 4, 0, 12) * 60 + REPORT.format(0, 9.5, 4, 0, 12): [],
+    REPORT.format(0, 0, 4, 0, 12) * 60 + REPORT.format(0, 0, 0, 0, 0): [],
+    REPORT.format(0, 36, 4, 211, 99.8) * 2: ["note queue-before-full-cache"],
+    REPORT.format(0, 36, 4, 211, 99.8) + REPORT.format(0, 36, 4, 0, 99.8): [],
+    REPORT.format(0, 36, 4, 211, 40) * 9: [],
+    CHAT.format("500 Internal Server Error") * 2: ["fault requests-fail"],
+    CHAT.format("500 Internal Server Error"): [],
+    CHAT.format("200 OK") + CHAT.format("500 Internal Server Error") * 3: [],
+    CHAT.format("200 OK") + CHAT.format("500 Internal Server Error") * 4: ["fault requests-fail"],
+    CHAT.format("500 Internal Server Error") * 9 + CHAT.format("200 OK"): [],
+    HEALTH.format("200 OK") * 9 + HEALTH.format("503 Service Unavailable") * 30: ["fault requests-fail"],
+    CHAT.format("401 Unauthorized") * 2 + HEALTH.format("200 OK"): ["warning requests-refused"],
+    CHAT.format("401 Unauthorized") * 9 + CHAT.format("200 OK"): [],
+    CHAT.format("401 Unauthorized"): [],
+    CHAT.format("400 Bad Request") * 9: [],
+    IPERF.format("938 Mbits"): ["note tcp-1g"],
+    IPERF.format("9.41 Gbits"): [],
+    IPERF.format("9.41 Gbits") + BRIEF.format("10.0.1.1/24", "10.0.2.1/24"): [],
+    IPERF.format("9.41 Gbits") + BRIEF.format("10.0.0.1/24", "10.0.2.1/24"): ["warning tcp-slow"],
     DF.format("/dev/nvme0n1p2 3.7T 3.6T 150G 96% /"): ["warning disk-nearly-full"],
     DF.format("/dev/nvme0n1p2 3.7T 3.7T 512M 99% /var/lib/docker"): ["fault disk-full"],
     DF.format("/dev/nvme0n1p2 3.7T 3.3T 400G 90% /"): [],
@@ -332,6 +385,7 @@ PAIRS = {
         "max locked memory           (kbytes, -l) 8192\n",
         "fault rdma-enomem-memlock",
     ),
+    "memlock alone": ("nccl_reg_mr_enomem_kernel7", "$ ulimit -l\n8192\n", "fault rdma-enomem-memlock"),
     "memory full": ("nccl_reg_mr_enomem_kernel7", FREE_HELD, "fault rdma-enomem-full"),
     "another kernel": ("nccl_reg_mr_enomem_kernel7", "6.17.0-1032-nvidia\n", "fault rdma-enomem-other-kernel"),
     "hang": ("vllm_shm_broadcast_wait", IDLES, "fault ranks-hang"),

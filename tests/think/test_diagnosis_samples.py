@@ -69,7 +69,7 @@ def of_others(text: str) -> str:
     """Hosts, cards, ports, models, private addresses, line numbers and process ids of somebody else."""
     for old, new in NAMES.items():
         text = text.replace(old, new)
-    text = re.sub(r"\b(?:192\.168|10)\.\d+\.(?:\d+\.)?(\d+)\b", r"10.77.3.\1", text)
+    text = re.sub(r"\b(?:192\.168|10)\.(\d+)\.(?:\d+\.)?(\d+)\b", r"10.77.\1.\2", text)
     return re.sub(r"\bpid=\d+", "pid=900001", re.sub(r"(\.(?:py|cc|cpp|h|c):)\d+", r"\g<1>42", text))
 
 
