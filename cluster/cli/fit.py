@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from cluster.argv.vllm import drafter_of
+from cluster.argv.vllm import drafter_of, read_count
 from cluster.config.find import recipe_files
 from cluster.config.inventory import load_inventory
 from cluster.config.recipe import Recipe
@@ -26,12 +26,14 @@ from cluster.model.fit import (
     beside_gib,
     drafting,
     fit,
+    lever_of,
     quantises_whole,
     release_of,
     wanted_length,
 )
 from cluster.screen import Screen
 from cluster.spark.gpu import CARDS, SPARK, Card, card_of
+from cluster.spark.memory import GIB
 
 SLOW_T_S = 20.0  # Slower than people read; a dense model below it is worth comparing with a mixture of experts
 HELD_WHOLE = f"vLLM before {LAYERWISE_FROM}, which the recipe allows, holds all of it before it quantises"
@@ -70,7 +72,10 @@ def read_asked(recipe: Recipe, model: KnownModel, args: argparse.Namespace) -> A
     card = card_of(args.gpu or SPARK)
     if card is None:
         raise UsageError(f"--gpu {args.gpu}: expected one of {', '.join(CARDS)}", code="option-invalid")
-    length = wanted_length(recipe, model) if args.length is None else args.length
+    try:
+        length = wanted_length(recipe, model) if args.length is None else read_count("--length", args.length, "tokens")
+    except ValueError as error:
+        raise UsageError(str(error), code="option-invalid") from None
     memory = card.memory_gib if args.memory_gib is None else args.memory_gib
     sizes = [1 if length is None else length, args.sequences, args.pp, *(args.tp or [])]
     if min(sizes) < 1 or memory <= 0 or (args.leave is not None and args.leave < 0):
@@ -91,9 +96,12 @@ def read_model(recipe: Recipe, args: argparse.Namespace) -> KnownModel:
 
     Raises UsageError and UnreachableError as `read_local` and `read_hub`.
     """
+    if args.model_dir and args.offline:
+        what = "--offline reads no headers, --model-dir says where they are: expected one of the two"
+        raise UsageError(what, code="option-invalid")
     if args.model_dir:
         return KnownModel(read_local(Path(args.model_dir)))
-    if args.offline or os.environ.get("HF_HUB_OFFLINE") in ("1", "true", "TRUE", "yes"):
+    if args.offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return KnownModel()
     drafter = drafter_of(drafting(recipe))
     return KnownModel(headers(recipe.model, recipe.revision), headers(*drafter) if drafter else None)
@@ -125,8 +133,11 @@ def notes(recipe: Recipe, model: KnownModel, args: argparse.Namespace, fits: lis
     if args.length is None and "max-model-len" not in recipe.vllm and model.checkpoint is None:
         yield f"{wanted_length(recipe, model)} tokens assumed, since the recipe has no max-model-len; set --length"
     if args.leave is not None:
-        shares = ", ".join(f"TP={one.tp}: {one.utilization:.3f}" for one in fits)
-        yield f"gpu-memory-utilization that leaves {args.leave:g} GiB free: {shares}"
+        lever, shares = lever_of(recipe), []
+        for one in fits:
+            share = f"{one.utilization:.3f}" if lever == "gpu-memory-utilization" else f"{one.room * GIB:.0f}"
+            shares.append(f"TP={one.tp}: {share if one.room > 0 else 'none'}")
+        yield f"{lever} that leaves {args.leave:g} GiB free: {', '.join(shares)}"
 
 
 def column(recipe: Recipe, one: Fit, card: Card) -> dict[str, str]:

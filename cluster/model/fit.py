@@ -107,11 +107,11 @@ def fit(recipe: Recipe, model: KnownModel, asked: Asked) -> Fit:
     beside, size = beside_gib(asked.card), asked.memory
     given = flags.get("kv-cache-memory-bytes")
     if given is not None and asked.leave is None:  # the cache's bytes are exact, the share follows
-        room, lever = _count("kv-cache-memory-bytes", given) / GIB, "kv-cache-memory-bytes"
+        room = _count("kv-cache-memory-bytes", given) / GIB
         share = weights + GRAPHS_GIB + room
     else:
         share = utilization(recipe) * size if asked.leave is None else size - beside - asked.leave
-        room, lever = share - weights - GRAPHS_GIB, "gpu-memory-utilization"
+        room = share - weights - GRAPHS_GIB
     length, limit = asked.length, int((model.checkpoint and context_of(model.checkpoint.config)) or 1 << 40)
     room_bytes = int(max(0.0, room) * GIB)
     longest = cache.longest(room_bytes, asked.sequences, limit) if cache else None
@@ -127,7 +127,7 @@ def fit(recipe: Recipe, model: KnownModel, asked: Asked) -> Fit:
         f"the weights take {loading:.1f} GiB while they are loaded": loading + beside > size,
         f"vLLM's share of {share:.1f} GiB leaves no room for a cache": room <= 0,
         f"the cache asked for is {needed or 0:.1f} GiB, there is room for {room:.1f}": 0 < room < (needed or 0),
-        f"{-left:.1f} GiB are missing beside vLLM's share: lower {lever}": left < -1e-9,
+        f"{-left:.1f} GiB are missing beside vLLM's share: lower {lever_of(recipe)}": left < -1e-9,
     }
     return Fit(
         tp=asked.tp,
@@ -196,6 +196,12 @@ def utilization(recipe: Recipe) -> float:
         what = f"vllm.gpu-memory-utilization: expected a number above 0 and at most 1, got {found!r}"
         raise UsageError(what, code="not-in-range")
     return share
+
+
+def lever_of(recipe: Recipe) -> str:
+    """The flag that decides the cache: with kv-cache-memory-bytes, vLLM does not read gpu-memory-utilization."""
+    exact = "kv-cache-memory-bytes"
+    return exact if exact in serve_flags(recipe.vllm) else "gpu-memory-utilization"
 
 
 def _count(flag: str, value: Any) -> int:

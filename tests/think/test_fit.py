@@ -161,7 +161,8 @@ def test_what_fits_nowhere_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_length_in_thousands(capsys: pytest.CaptureFixture[str]) -> None:
     """Every form of a length is tested in test_argv_vllm."""
     [as_written] = run(capsys, "--tp", "2", "--set", "vllm.max-model-len=25.6k")["fits"]
-    assert [as_written] == run(capsys, "--tp", "2", "--length", "25600")["fits"]
+    for length in ("25600", "25.6k", "25K"):
+        assert [as_written] == run(capsys, "--tp", "2", "--length", length)["fits"]
     assert as_written["length"] == 25_600
 
 
@@ -205,6 +206,8 @@ def test_the_release_decides_what_a_window_keeps(capsys: pytest.CaptureFixture[s
         (["--pp", "0"], "option-invalid"),
         (["--tp", "0"], "option-invalid"),
         (["--length", "0"], "option-invalid"),
+        (["--length", "128x"], "option-invalid"),
+        (["--offline", "--model-dir", "."], "option-invalid"),
         (["--sequences", "-1"], "option-invalid"),
         (["--memory-gib", "0"], "option-invalid"),
         (["--set", "vllm.max-model-len=lots"], "value-invalid"),
@@ -215,3 +218,35 @@ def test_the_release_decides_what_a_window_keeps(capsys: pytest.CaptureFixture[s
 )
 def test_sizes_that_are_none(words: list[str], code: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, *words, code=2)["errors"][0]["code"] == code
+
+
+@each(
+    "words, said",
+    [
+        (["--memory-gib", "nan"], "a number without a unit is wanted, as 0.5 or 20, found 'nan'"),
+        (["--memory-gib", "inf"], "found 'inf'"),
+        (["--leave", "nan"], "found 'nan'"),
+        (["--leave", "20GiB"], "a number without a unit is wanted, as 0.5 or 20, found '20GiB'"),
+        (["--acceptance", "70%"], "found '70%'"),
+        (["--sequences", "1e3"], "a whole number is wanted, as 2, found '1e3'"),
+    ],
+)
+def test_words_that_are_no_number(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["fit", "gemma-4-31b-fp8", *words])
+    assert said in capsys.readouterr().err
+
+
+@each(
+    "words, said",
+    [
+        ((), "gpu-memory-utilization that leaves 20 GiB free: TP=1: 0."),
+        (("--set", "vllm.kv-cache-memory-bytes=1G"), "kv-cache-memory-bytes that leaves 20 GiB free: TP=1: 6"),
+        (("--leave", "500"), "gpu-memory-utilization that leaves 500 GiB free: TP=1: none"),
+    ],
+)
+def test_what_is_named_for_leave_is_what_vllm_reads(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["fit", "gemma-4-31b-fp8", "--tp", "1", "--leave", "20", *words])
+    assert said in capsys.readouterr().err

@@ -98,13 +98,12 @@ def test_this_machines_copy_comes_first(home: Path, folder: Path, capsys: pytest
     assert counted(capsys, code=3)["errors"][0]["code"] == "hub-unreachable", "weights that are not there do not count"
 
 
-@each("words", [["--offline"], []])
+@each("offline", ["", "1", "True", "on", "YES"])
 def test_offline_counts_with_the_recipes_own_numbers(
-    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    offline: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not words:
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert main(["fit", "lab-tiny", *words]) == 0
+    monkeypatch.setenv("HF_HUB_OFFLINE", offline)
+    assert main(["fit", "lab-tiny", *([] if offline else ["--offline"])]) == 0
     assert "counted with the recipe's own numbers" in capsys.readouterr().err
 
 
