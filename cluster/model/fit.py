@@ -19,7 +19,7 @@ from cluster.config.recipe import AttentionLayers, Recipe
 from cluster.errors import UsageError
 from cluster.model.cache import Cache, cache_of
 from cluster.model.checkpoint import Checkpoint, known_checkpoint
-from cluster.model.layers import CacheFlags, KeptLayers, cache_dtype_of, kept_layers, reading, text_of
+from cluster.model.layers import CacheFlags, KeptLayers, cache_dtype_of, check, family_of, kept_layers, reading, text_of
 from cluster.model.weights import RankWeights, Sharding, on_ranks
 from cluster.spark.gpu import CARDS, SPARK, Card
 from cluster.spark.memory import GIB
@@ -30,6 +30,9 @@ HOST_SIDE_GIB = 2.6  # API server, engine and Ray outside of the GPU's share
 GRAPHS_GIB = 5.8  # Compiled graphs and the activations of the largest batch, within vLLM's share
 DEFAULT_UTILIZATION = 0.92  # vLLM 0.32's default (vllm/config/cache.py)
 UNSAID_LENGTH = 4096
+NO_ATTENTION = ("the recipe has neither `attention` nor `config`", "config.json: no layer keeps anything")
+UNKNOWN_LIMIT = 1 << 40
+"""Tokens that no cache holds: the bound of the search where config.json does not say what the model allows."""
 LAYERWISE_FROM = "0.19"
 """The vLLM that quantises a layer at a time (PR 31914 of January 2026, in its documentation since March); earlier ones
 held the BF16 weights first."""
@@ -37,6 +40,9 @@ SETTLED_FROM, CAPACITY_FROM = (0, 26), (0, 24)
 """From where on a window keeps the tokens of two batches (PR 47728), and the log counts by requests (first seen)."""
 LOADERS = {"instanttensor": 4.4}
 """GiB that a load-format takes beside the weights (reported by three owners of Sparks; others: not known)."""
+LENGTHS: tuple[str, ...] = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length")
+LENGTHS += ("max_sequence_length", "max_seq_length", "seq_len")
+"""Keys of config.json for the longest context, of which vLLM takes the least."""
 BATCHED_TOKENS = ((160, 16384), (70, 8192), (0, 2048))
 """vLLM's max-num-batched-tokens by the GiB of a GPU, where no flag says it (engine/arg_utils.py)."""
 
@@ -112,9 +118,10 @@ def fit(recipe: Recipe, model: KnownModel, asked: Asked) -> Fit:
     else:
         share = utilization(recipe) * size if asked.leave is None else size - beside - asked.leave
         room = share - weights - GRAPHS_GIB
-    length, limit = asked.length, int((model.checkpoint and context_of(model.checkpoint.config)) or 1 << 40)
+    length, limit = asked.length, (model.checkpoint and context_of(model.checkpoint.config)) or UNKNOWN_LIMIT
     room_bytes = int(max(0.0, room) * GIB)
     longest = cache.longest(room_bytes, asked.sequences, limit) if cache else None
+    longest = None if longest == UNKNOWN_LIMIT else longest  # windows and states take no more, whatever the length
     length = longest if length is None else length
     tokens = needed = most = None
     if cache and length:
@@ -169,9 +176,21 @@ def wanted_length(recipe: Recipe, model: KnownModel) -> int | None:
 
 
 def context_of(config: Mapping[str, Any]) -> int | None:
-    """The longest context that a config.json allows."""
-    found = text_of(config).get("max_position_embeddings")
-    return int(found) if isinstance(found, int) else None
+    """The longest context that vLLM allows by a config.json, None where it does not say. Raises UsageError.
+
+    As `_get_and_verify_max_len` of vLLM 0.32; YaRN's factor is in max_position_embeddings already.
+    """
+    with reading("longest context"):
+        text = text_of(config)
+        check(text)
+        found = [int(text[key]) for key in LENGTHS if text.get(key)]
+        if not found:
+            return None
+        factor, ropes = 1.0, text.get("rope_parameters") or text.get("rope_scaling") or {}
+        for rope in (ropes, *(one for one in ropes.values() if isinstance(one, Mapping))):
+            if rope.get("rope_type", rope.get("type")) in ("linear", "dynamic", "ntk"):
+                factor = float(rope.get("factor") or 1)
+        return int((text.get("model_max_length") or min(found)) * (1 if family_of(text) == "gemma3" else factor))
 
 
 def release_of(image: str) -> tuple[int, int] | None:
@@ -242,14 +261,14 @@ def known_cache(recipe: Recipe, model: KnownModel, asked: Asked) -> tuple[Cache 
     config = model.checkpoint.config if model.checkpoint else recipe.config
     serving = serving_of(recipe, asked, config)
     try:
-        if config:
+        if config or model.checkpoint:
             kept = kept_layers(config, serving)
             if model.drafter:
                 kept += kept_layers(model.drafter.config, serving)
         else:
             kept = shapes(recipe.attention, serving)
         kept = tuple(replace(one, layers=-(-one.layers // asked.pp)) for one in kept)
-        return (cache_of(kept, serving), "") if kept else (None, "the recipe has no `attention`")
+        return (cache_of(kept, serving), "") if kept else (None, NO_ATTENTION[bool(model.checkpoint)])
     except UsageError as error:
         return None, error.what
 

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Literal
 
 from cluster.model.checkpoint import Tensor
-from cluster.model.layers import heads_of, is_full, position_tables, text_of
+from cluster.model.layers import check, heads_of, is_full, position_tables, text_of
 
 TOWER = re.compile(r"(^|\.)(vision_tower|visual|vision_model|vision_embed\w*|audio_tower|embed_vision|embed_audio)\.")
 DRAFTER = re.compile(r"(^|\.)(mtp|mtp_layers|draft|eagle)\.")
@@ -112,6 +112,7 @@ def rule_of(name: str) -> NameRule:
 def on_ranks(tensors: Iterable[Tensor], config: Mapping[str, Any], sharding: Sharding) -> tuple[RankWeights, ...]:
     """What one tensor-parallel rank of each pipeline stage holds."""
     text = text_of(config)
+    check(text)
     count = int(text.get("num_hidden_layers") or 0)
     bounds = stages(count, sharding.pp)
     ranks = tuple(RankWeights() for _ in range(sharding.pp))

@@ -99,6 +99,12 @@ def test_what_is_not_known_is_not_counted() -> None:
     assert refusal(fit, Recipe(model="a/b", image="x:1"), KnownModel(), Asked()).code == "weights-gib-missing"
 
 
+def test_a_context_without_a_bound_is_not_known() -> None:
+    """Windows take no more the longer a context is."""
+    windows = "attention=[{layers: 4, kv_heads: 4, head_dim: 128, window: 1024}]"
+    assert fitted("gemma-4-31b-fp8", 1, 65536, windows).longest is None
+
+
 @pytest.fixture(autouse=True)
 def wide(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")

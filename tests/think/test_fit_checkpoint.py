@@ -137,6 +137,12 @@ def test_a_cache_that_is_not_known_is_no_guess(folder: Path, capsys: pytest.Capt
     ] * 2
 
 
+def test_an_empty_config_json_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "config.json").write_text("{}")
+    main(["fit", "lab-tiny", "--model-dir", str(folder), "--tp", "1"])
+    assert "config.json: the cache of this model cannot be counted: model_type None" in capsys.readouterr().err
+
+
 def test_a_cache_that_the_checkpoint_asks_for_is_what_auto_means(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
