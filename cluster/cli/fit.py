@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from cluster.model.fit import (
     Fit,
     KnownModel,
     beside_gib,
+    context_of,
     drafting,
     fit,
     lever_of,
@@ -36,8 +38,11 @@ from cluster.spark.gpu import CARDS, SPARK, Card, card_of
 from cluster.spark.memory import GIB
 
 SLOW_T_S = 20.0  # Slower than people read; a dense model below it is worth comparing with a mixture of experts
-HELD_WHOLE = f"vLLM before {LAYERWISE_FROM}, which the recipe allows, holds all of it before it quantises"
-LAYERWISE = f"vLLM quantises a layer at a time (from {LAYERWISE_FROM} on, as the recipe asks for)"
+HELD_WHOLE = "holds all of it before it quantises"
+LAYERWISE = "quantises a layer at a time"
+UNCOUNTED = ("cpu-offload-gb", "num-gpu-blocks-override")
+ONLINE = ("bitsandbytes", "experts_int8", "mxfp8", "online", "torchao")
+"""Values of quantization, and beginnings of others (fp8_per_tensor, …), by which vLLM quantises while it loads."""
 
 
 def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -53,7 +58,7 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     labels = dict.fromkeys(label for one in columns for label in one)
     rows = [(label, *(one.get(label, "") for one in columns)) for label in labels]
     screen.table("", ("GiB on each host", *(f"TP={one.tp}" for one in fits)), rows)
-    for note in notes(recipe, model, args, fits):
+    for note in notes(recipe, model, args, asked, fits):
         screen.note(note)
     for one in fits:
         for wrong in one.wrong:
@@ -115,7 +120,7 @@ def headers(model: str, revision: str) -> Checkpoint:
     return read_hub(model, revision, read_token(None), cache_dir(), endpoint)
 
 
-def notes(recipe: Recipe, model: KnownModel, args: argparse.Namespace, fits: list[Fit]) -> Iterator[str]:
+def notes(recipe: Recipe, model: KnownModel, args: argparse.Namespace, asked: Asked, fits: list[Fit]) -> Iterator[str]:
     """What was assumed."""
     if model.checkpoint is None:
         yield "counted with the recipe's own numbers; without --offline the checkpoint's headers are read"
@@ -127,7 +132,21 @@ def notes(recipe: Recipe, model: KnownModel, args: argparse.Namespace, fits: lis
     if unknown > 0.005:
         yield f"{unknown:.2f} GiB of the weights have names that no rule knows; counted as split where they can be"
     if any(one.loading > one.weights + 0.005 for one in fits) and recipe.vllm.get("quantization") == "fp8":
-        yield f"while loading: {HELD_WHOLE if quantises_whole(recipe) else LAYERWISE}"
+        whole = quantises_whole(recipe, asked.release)
+        allowed = f"before {LAYERWISE_FROM}, which the recipe allows," if whole else f"from {LAYERWISE_FROM} on"
+        which = "{}.{}".format(*asked.release) if asked.release else allowed
+        yield f"while loading: vLLM {which} {HELD_WHOLE if whole else LAYERWISE}"
+    for flag in UNCOUNTED:
+        if recipe.vllm.get(flag) is not None:
+            yield f"{flag} is not counted"
+    made = str(recipe.vllm.get("quantization"))
+    if made in ONLINE or re.match(r"(fp8|int8|nvfp4)_per_", made):
+        yield f"vLLM quantises to {made} while it loads, which is not counted: the weights are as in the files"
+    longest = max((one.longest or 0 for one in fits), default=0)
+    if longest > (fits[0].length or 0) and not (model.checkpoint and context_of(model.checkpoint.config)):
+        yield "longest context: what the cache holds, not beyond what the model allows, which is not known here"
+    for said in recipe.unverified:
+        yield f"unverified: {said}"
     if args.length is None and wanted_length(recipe, model) is None:
         yield "max-model-len is auto: vLLM takes the longest that fits, or less where the model allows no more"
     if args.length is None and "max-model-len" not in recipe.vllm and model.checkpoint is None:
@@ -159,7 +178,7 @@ def column(recipe: Recipe, one: Fit, card: Card) -> dict[str, str]:
         "vLLM's share": one.share,
         "processes beside it, system": beside_gib(card),
         "left": one.left,
-        "verdict": "does not fit" if one.wrong else "fits",
+        "verdict": one.verdict,
         "ceiling, tokens a second": one.ceiling_t_s,
         "published": f"{rate:g}{share}" if rate else "",
     }
@@ -195,7 +214,7 @@ def siblings(recipe: Recipe) -> Iterator[Recipe]:
             other = read_file(path)
         except UsageError:
             continue  # `recipes check` says what is wrong with it
-        if other.architecture == recipe.architecture and other.active_parameters_b:
+        if other.architecture and other.architecture == recipe.architecture and other.active_parameters_b:
             yield other
 
 

@@ -7,9 +7,9 @@ docs/fit.md says how far off each is.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from packaging.specifiers import SpecifierSet
 
@@ -19,7 +19,18 @@ from cluster.config.recipe import AttentionLayers, Recipe
 from cluster.errors import UsageError
 from cluster.model.cache import Cache, cache_of
 from cluster.model.checkpoint import Checkpoint, known_checkpoint
-from cluster.model.layers import CacheFlags, KeptLayers, cache_dtype_of, check, family_of, kept_layers, reading, text_of
+from cluster.model.layers import (
+    CacheFlags,
+    KeptLayers,
+    cache_dtype_of,
+    check,
+    family_of,
+    heads_of,
+    kept_layers,
+    reading,
+    text_of,
+    value_width,
+)
 from cluster.model.weights import RankWeights, Sharding, on_ranks
 from cluster.spark.gpu import CARDS, SPARK, Card
 from cluster.spark.memory import GIB
@@ -28,6 +39,7 @@ from cluster.spark.request import Wanted
 SYSTEM_GIB = 4.5  # What a Spark without a desktop session has in use without a deployment
 HOST_SIDE_GIB = 2.6  # API server, engine and Ray outside of the GPU's share
 GRAPHS_GIB = 5.8  # Compiled graphs and the activations of the largest batch, within vLLM's share
+LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 DEFAULT_UTILIZATION = 0.92  # vLLM 0.32's default (vllm/config/cache.py)
 UNSAID_LENGTH = 4096
 NO_ATTENTION = ("the recipe has neither `attention` nor `config`", "config.json: no layer keeps anything")
@@ -99,7 +111,8 @@ class Fit:
     utilization: float  # the gpu-memory-utilization that this is
     ceiling_t_s: float | None
     ceiling_why: str
-    wrong: tuple[str, ...]  # why it does not fit
+    wrong: tuple[str, ...]  # why it does not fit, or vLLM refuses to start
+    verdict: Literal["fits", "does not fit", "unknown"]  # unknown: the weights fit, the cache is not counted
 
 
 def fit(recipe: Recipe, model: KnownModel, asked: Asked) -> Fit:
@@ -130,12 +143,14 @@ def fit(recipe: Recipe, model: KnownModel, asked: Asked) -> Fit:
         needed = cache.needed(length, asked.sequences) / GIB
         most = max(0, (cache.blocks(room_bytes) - 1) // cache.blocks_a_request(length))
     left = size - beside - share
-    wrong = {
+    refused = tuple(refusals(recipe, model, asked))
+    found = {
         f"the weights take {loading:.1f} GiB while they are loaded": loading + beside > size,
         f"vLLM's share of {share:.1f} GiB leaves no room for a cache": room <= 0,
         f"the cache asked for is {needed or 0:.1f} GiB, there is room for {room:.1f}": 0 < room < (needed or 0),
         f"{-left:.1f} GiB are missing beside vLLM's share: lower {lever_of(recipe)}": left < -1e-9,
     }
+    wrong = (*refused, *(reason for reason, holds in found.items() if holds))
     return Fit(
         tp=asked.tp,
         pp=asked.pp,
@@ -159,8 +174,33 @@ def fit(recipe: Recipe, model: KnownModel, asked: Asked) -> Fit:
         utilization=share / size,
         ceiling_t_s=ceiling,
         ceiling_why=ceiling_why,
-        wrong=tuple(reason for reason, holds in wrong.items() if holds),
+        wrong=wrong,
+        verdict="does not fit" if wrong else "fits" if cache else "unknown",
     )
+
+
+def refusals(recipe: Recipe, model: KnownModel, asked: Asked) -> Iterator[str]:
+    """Why vLLM would not start, whatever the memory (`verify_with_parallel_config`, `divide`,
+    `_get_and_verify_max_len` of vLLM 0.32). Raises UsageError for a config.json that is none."""
+    config, tp = model.checkpoint.config if model.checkpoint else recipe.config, asked.tp
+    with reading("layers"):
+        text = text_of(config)
+        heads, layers = int(text.get("num_attention_heads") or 0), int(text.get("num_hidden_layers") or 0)
+        kept = {one.kv_heads for one in recipe.attention}
+        if config:
+            full = range(layers if heads and not text.get("kv_lora_rank") else 0)
+            kept = {heads_of(text, layer)[0] for layer in full}
+    if heads % tp:
+        yield f"{heads} heads are not divisible by {tp}"
+    elif uneven := [str(own) for own in sorted(kept) if max(own, tp) % min(own, tp)]:
+        yield f"{' and '.join(uneven)} key-value heads are not divisible by {tp}, nor {tp} by them"
+    if 0 < layers < asked.pp:
+        yield f"{asked.pp} pipeline stages are more than the model's {layers} layers"
+    limit = context_of(model.checkpoint.config) if model.checkpoint else None
+    allowed = recipe.env.get(LONGER, "").strip().lower() in ("1", "true") or "hf-overrides" in recipe.vllm
+    ropes = str(text.get("rope_parameters") or text.get("rope_scaling"))
+    if limit and asked.length and asked.length > limit and not allowed and "yarn" not in ropes:
+        yield f"{asked.length} tokens are more than the {limit} that the model allows; {LONGER}=1 lifts this"
 
 
 def wanted_length(recipe: Recipe, model: KnownModel) -> int | None:
@@ -235,6 +275,16 @@ def drafting(recipe: Recipe) -> Mapping[str, Any]:
     return drafting_of(serve_flags(recipe.vllm))
 
 
+def drafted_of(recipe: Recipe) -> int:
+    """Tokens drafted for one step, 0 where none or it is not said. Raises UsageError for what is no count."""
+    return _drafting_count(recipe, "num_speculative_tokens", 0)
+
+
+def _drafting_count(recipe: Recipe, key: str, default: int) -> int:
+    found = drafting(recipe).get(key)
+    return default if found is None else _count(f"speculative-config.{key}", found)
+
+
 def serving_of(recipe: Recipe, asked: Asked, config: Mapping[str, Any]) -> CacheFlags:
     """What decides the cache, from a recipe's flags with vLLM's defaults on NVIDIA GPUs."""
     flags, text = serve_flags(recipe.vllm), text_of(config)
@@ -246,11 +296,12 @@ def serving_of(recipe: Recipe, asked: Asked, config: Mapping[str, Any]) -> Cache
     return CacheFlags(
         tp=asked.tp,
         cache_dtype=cache_dtype_of(config) if dtype == "auto" else dtype,
+        dtype=str(flags.get("dtype", "auto")),
         state_dtype=str(flags.get("mamba-ssm-cache-dtype", "auto")),
         block=_count("block-size", flags.get("block-size", 64 if latent else 16)),
         batched_tokens=_count("max-num-batched-tokens", flags.get("max-num-batched-tokens", default)),
         in_flight=max(asked.pp, 2 if asynchronous else 1),
-        drafted=int(drafting(recipe).get("num_speculative_tokens") or 0),
+        drafted=drafted_of(recipe),
         aligned_states=flags.get("enable-prefix-caching", True) is not False,
         context_parallel=_count("decode-context-parallel-size", flags.get("decode-context-parallel-size", 1)),
     )
@@ -275,7 +326,7 @@ def known_cache(recipe: Recipe, model: KnownModel, asked: Asked) -> tuple[Cache 
 
 def shapes(attention: Sequence[AttentionLayers], serving: CacheFlags) -> tuple[KeptLayers, ...]:
     """The recipe's `attention` as layers."""
-    width = 1 if serving.cache_dtype.startswith("fp8") else 2
+    width = value_width({}, serving)
     return tuple(
         KeptLayers(
             "window" if one.window else "all",
@@ -296,6 +347,7 @@ def sharding_of(recipe: Recipe, asked: Asked) -> Sharding:
         asked.tp,
         asked.pp,
         drafted=bool(drafting(recipe)) and drafter_of(drafting(recipe)) is None,
+        width=4.0 if flags.get("dtype") in ("float32", "float") else 2.0,
         made=1.0 if _is_made(recipe) else None,
         tower_copied=flags.get("mm-encoder-tp-mode") == "data",
         text_only=flags.get("language-model-only") is True
@@ -313,7 +365,7 @@ def weights_of_host(
     rank = max(ranks, key=lambda one: one.total)
     whole = sum(tensor.bytes for tensor in model.checkpoint.tensors) / asked.tp / asked.pp
     if _is_made(recipe):
-        extra += (whole - rank.total if quantises_whole(recipe) else rank.largest_layer) / GIB
+        extra += (whole - rank.total if quantises_whole(recipe, asked.release) else rank.largest_layer) / GIB
     total = rank.total / GIB
     return {name: size / GIB for name, size in rank.parts.items()}, rank.unknown / GIB, total, total + max(0.0, extra)
 
@@ -324,7 +376,7 @@ def weights_on_ranks(recipe: Recipe, model: KnownModel, asked: Asked) -> tuple[R
         return ()
     ranks = on_ranks(model.checkpoint.tensors, model.checkpoint.config, sharding_of(recipe, asked))
     if model.drafter:
-        tp = int(drafting(recipe).get("draft_tensor_parallel_size") or asked.tp)
+        tp = _drafting_count(recipe, "draft_tensor_parallel_size", asked.tp)
         own = on_ranks(model.drafter.tensors, model.drafter.config, Sharding(tp))
         ranks[-1].parts["drafter"] += own[0].total
     return ranks
@@ -342,13 +394,19 @@ def _by_the_recipe(recipe: Recipe, asked: Asked, extra: float) -> tuple[float, f
     loaded = recipe.parameters_b * 1e9 / GIB if _is_made(recipe) and recipe.parameters_b is not None else files
     if loaded < files:
         layers = sum(shape.layers for shape in recipe.attention)
-        extra += (files - loaded) / hosts if quantises_whole(recipe) else (files / layers / hosts if layers else 0.0)
+        extra += (
+            (files - loaded) / hosts
+            if quantises_whole(recipe, asked.release)
+            else (files / layers / hosts if layers else 0.0)
+        )
     return loaded / hosts, loaded / hosts + extra
 
 
-def quantises_whole(recipe: Recipe) -> bool:
-    """Whether a vLLM that the recipe allows holds all weights as they are on disk before it quantises them."""
+def quantises_whole(recipe: Recipe, release: tuple[int, int] | None) -> bool:
+    """Whether this vLLM, else one that the recipe allows, holds all weights as in the files before it quantises."""
     allowed, older = SpecifierSet(recipe.needs.vllm), range(int(LAYERWISE_FROM.partition(".")[2]))
+    if release:
+        return _is_made(recipe) and release < (0, len(older))
     return _is_made(recipe) and any(allowed.contains(f"0.{minor}", prereleases=True) for minor in older)
 
 
@@ -365,7 +423,7 @@ def ceiling_of(
     A dense model reads all weights but the embeddings for a token; a mixture the experts that one token takes, on
     average; with drafting one step reads for all drafted tokens and gives the accepted ones and one more.
     """
-    drafted, accepted = int(drafting(recipe).get("num_speculative_tokens") or 0), asked.acceptance
+    drafted, accepted = drafted_of(recipe), asked.acceptance
     if drafted and accepted is None:
         return None, "speculative decoding gives several tokens for one reading; --acceptance says how many"
     tokens = sum((accepted or 0.0) ** at for at in range(drafted + 1))
@@ -377,9 +435,11 @@ def ceiling_of(
         return (tokens * rate if rate else None), reading.why + said
     text = text_of(model.checkpoint.config)
     step = 0.0
+    if ranks:  # the last stage's head; tied: the rows of its embeddings
+        step += ranks[-1].parts.get("head", ranks[-1].parts.get("embeddings", 0.0))
     for rank in ranks:  # stages read one after the other
         parts = rank.parts
-        step += parts.get("layers", 0.0) + parts.get("head", parts.get("embeddings", 0.0))  # tied: the same rows
+        step += parts.get("layers", 0.0)
         step += parts.get("experts", 0.0) * experts_read(text, drafted + 1)
         step += drafted * parts.get("drafter", 0.0)
     return (tokens * asked.card.bytes_per_s / step if step else None), f"{step / GIB:.1f} GiB read a step{said}"

@@ -57,7 +57,7 @@ _SIZES: tuple[str, ...] = (
 _SIZES += ("num_experts_per_tok", "n_routed_experts", "num_local_experts", "top_k_experts", "full_attention_interval")
 _FORMS = {"layer_types": list, "per_layer_config": dict, "rope_parameters": dict, "rope_scaling": dict}
 _MOST_LAYERS = 10_000  # what has more is no model's config.json, and takes long to count
-_WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2, "auto": 0}
+_WIDTHS = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "auto": 0}
 _ALIGNED = 576
 """Bytes that a page of DeepSeek's packed layout is a multiple of (`alignment`)."""
 
@@ -84,6 +84,7 @@ class CacheFlags:
 
     tp: int = 1
     cache_dtype: str = "auto"
+    dtype: str = "auto"
     state_dtype: str = "auto"
     block: int = 16
     batched_tokens: int = 8192
@@ -289,16 +290,20 @@ def is_full(text: Mapping[str, Any], layer: int) -> bool:
 
 
 def value_width(text: Mapping[str, Any], serving: CacheFlags) -> int:
-    """Bytes of one value of the cache. Raises ValueError for a cache dtype that is not counted here."""
-    dtype = serving.cache_dtype
-    if dtype.startswith("fp8") and "per_token" not in dtype:
+    """Bytes of one value of the cache; auto is the model's own type, FP32 weights served as BF16.
+
+    Raises UsageError for a flag's type that is not counted here, ValueError for one of config.json.
+    """
+    for flag, given in (("kv-cache-dtype", serving.cache_dtype), ("dtype", serving.dtype)):
+        one_byte = flag == "kv-cache-dtype" and given.startswith("fp8") and "per_token" not in given
+        if given not in _WIDTHS and not one_byte:
+            raise UsageError(f"{flag} {given} is not counted here", code="model-config-unknown")
+    named = str(text.get("dtype") or text.get("torch_dtype") or "bfloat16").removeprefix("torch.")
+    if named not in _WIDTHS:
+        raise ValueError(f"dtype: expected one of float32, bfloat16, float16, found {named}")
+    if serving.cache_dtype not in _WIDTHS:
         return 1
-    if dtype in _WIDTHS:
-        named = str(text.get("dtype") or text.get("torch_dtype") or "bfloat16").removeprefix("torch.")
-        if named not in _WIDTHS:
-            raise ValueError(f"dtype: expected one of {', '.join(list(_WIDTHS)[:3])}, found {named}")
-        return _WIDTHS[dtype] or _WIDTHS[named]
-    raise ValueError(f"kv-cache-dtype {dtype}")
+    return _WIDTHS[serving.cache_dtype] or _WIDTHS[serving.dtype] or 2
 
 
 def _latent(text: Mapping[str, Any], serving: CacheFlags, layers: int, width: int) -> Iterator[KeptLayers]:

@@ -65,6 +65,7 @@ class Sharding:
     tp: int = 1
     pp: int = 1
     drafted: bool = False
+    width: float = 2.0  # bytes of the type that the model is served in
     made: float | None = None
     tower_copied: bool = False  # mm-encoder-tp-mode data
     text_only: bool = False  # limit-mm-per-prompt of 0 everywhere: no tower is built
@@ -169,8 +170,8 @@ def _size(tensor: Tensor, rule: NameRule, text: Mapping[str, Any], sharding: Sha
         size = count * 4.0
     elif sharding.made and rule.linear and len(tensor.shape) >= 2 and tensor.dtype in ("BF16", "F16", "F32"):
         size = count * sharding.made
-    elif tensor.dtype == "F32" and not rule.dtype_kept:
-        size = count * 2.0
+    elif tensor.dtype in ("BF16", "F16", "F32") and not rule.dtype_kept:
+        size = count * sharding.width
     if rule.how == "vocabulary" and len(tensor.shape) == 2:
         return size / tensor.shape[0] * math.ceil(tensor.shape[0] / 64) * 64 / tp
     if count <= 1 or rule.how == "copied" or (rule.part == "tower" and sharding.tower_copied):
