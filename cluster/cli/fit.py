@@ -21,6 +21,8 @@ from cluster.model.checkpoint import Checkpoint, cache_dir, local_copy, read_hub
 from cluster.model.fit import (
     GRAPHS_GIB,
     LAYERWISE_FROM,
+    MOST,
+    UNKNOWN_LIMIT,
     Asked,
     Fit,
     KnownModel,
@@ -37,6 +39,7 @@ from cluster.screen import Screen
 from cluster.spark.gpu import CARDS, SPARK, Card, card_of
 from cluster.spark.memory import GIB
 
+MOST_GIB = 1 << 20  # no host has more
 SLOW_T_S = 20.0  # Slower than people read; a dense model below it is worth comparing with a mixture of experts
 HELD_WHOLE = "holds all of it before it quantises"
 LAYERWISE = "quantises a layer at a time"
@@ -82,12 +85,13 @@ def read_asked(recipe: Recipe, model: KnownModel, args: argparse.Namespace) -> A
     except ValueError as error:
         raise UsageError(str(error), code="option-invalid") from None
     memory = card.memory_gib if args.memory_gib is None else args.memory_gib
-    sizes = [1 if length is None else length, args.sequences, args.pp, *(args.tp or [])]
-    if min(sizes) < 1 or memory <= 0 or (args.leave is not None and args.leave < 0):
-        raise UsageError(
-            "expected --tp, --pp, --length, --sequences and --memory-gib above 0, --leave not below",
-            code="option-invalid",
-        )
+    ranks, sizes = [args.pp, *(args.tp or [])], [1 if length is None else length, args.sequences]
+    if min(ranks + sizes) < 1 or max(ranks) > MOST or max(sizes) > UNKNOWN_LIMIT:
+        what = f"expected --tp and --pp from 1 to {MOST}, --length and --sequences from 1 to {UNKNOWN_LIMIT}"
+        raise UsageError(what, code="option-invalid")
+    if not 0 < memory <= MOST_GIB or not 0 <= (args.leave or 0) <= MOST_GIB:
+        what = f"expected --memory-gib above 0, --leave 0 or more, both at most {MOST_GIB}"
+        raise UsageError(what, code="option-invalid")
     if args.acceptance is not None and not 0 <= args.acceptance <= 1:
         raise UsageError(f"--acceptance {args.acceptance:g}: expected a share from 0 to 1", code="option-invalid")
     release = release_of(f":v{args.vllm}" if args.vllm else recipe.image)

@@ -39,6 +39,8 @@ from cluster.spark.request import Wanted
 SYSTEM_GIB = 4.5  # What a Spark without a desktop session has in use without a deployment
 HOST_SIDE_GIB = 2.6  # API server, engine and Ray outside of the GPU's share
 GRAPHS_GIB = 5.8  # Compiled graphs and the activations of the largest batch, within vLLM's share
+MOST = 1024
+"""Ranks and drafted tokens beyond which nothing is counted: it would take long, and nobody has them."""
 LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 DEFAULT_UTILIZATION = 0.92  # vLLM 0.32's default (vllm/config/cache.py)
 UNSAID_LENGTH = 4096
@@ -282,7 +284,11 @@ def drafted_of(recipe: Recipe) -> int:
 
 def _drafting_count(recipe: Recipe, key: str, default: int) -> int:
     found = drafting(recipe).get(key)
-    return default if found is None else _count(f"speculative-config.{key}", found)
+    count = default if found is None else _count(f"speculative-config.{key}", found)
+    if count > MOST:
+        what = f"vllm.speculative-config.{key}: found {count}, expected at most {MOST}"
+        raise UsageError(what, code="value-invalid")
+    return count
 
 
 def serving_of(recipe: Recipe, asked: Asked, config: Mapping[str, Any]) -> CacheFlags:

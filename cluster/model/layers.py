@@ -55,7 +55,12 @@ _SIZES: tuple[str, ...] = (
     "num_experts",
 )
 _SIZES += ("num_experts_per_tok", "n_routed_experts", "num_local_experts", "top_k_experts", "full_attention_interval")
-_FORMS = {"layer_types": list, "per_layer_config": dict, "rope_parameters": dict, "rope_scaling": dict}
+_FORMS: Mapping[str, type] = {
+    "layer_types": list,
+    "per_layer_config": dict,
+    "rope_parameters": dict,
+    "rope_scaling": dict,
+}
 _MOST_LAYERS = 10_000  # what has more is no model's config.json, and takes long to count
 _WIDTHS = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "auto": 0}
 _ALIGNED = 576
@@ -122,18 +127,23 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 def check(text: Mapping[str, Any]) -> None:
-    """Raise ValueError for a key of a config.json that is there and says what none does."""
+    """Raise UsageError for a key of a config.json that is there and says what none does."""
+
+    def refuse(key: str, expected: str) -> UsageError:
+        what = f"config.json: {key}: expected {expected}, found {text[key]!r}"
+        return UsageError(what, code="model-config-unknown")
+
     for key, found in text.items():
         if found is None:
             continue
         if key in _COUNTS + _SIZES and not _is_count(found) and (key in _COUNTS or found != 0):
-            raise ValueError(f"{key}: expected a whole number of {int(key in _COUNTS)} or more, found {found!r}")
+            raise refuse(key, f"a whole number of {int(key in _COUNTS)} or more")
         if key == "sliding_window_pattern" and not _is_count(found) and not re.fullmatch("[LG]+", str(found)):
-            raise ValueError(f"{key}: expected a whole number of 1 or more, or letters as LLLG, found {found!r}")
+            raise refuse(key, "a whole number of 1 or more, or letters as LLLG")
         if not isinstance(found, _FORMS.get(key, object)):
-            raise ValueError(f"{key}: expected a {_FORMS[key].__name__}, found {found!r}")
+            raise refuse(key, "a list" if _FORMS[key] is list else "a mapping")
     if (text.get("num_hidden_layers") or 0) > _MOST_LAYERS:
-        raise ValueError(f"num_hidden_layers: expected at most {_MOST_LAYERS}, found {text['num_hidden_layers']}")
+        raise refuse("num_hidden_layers", f"at most {_MOST_LAYERS}")
 
 
 def cache_dtype_of(config: Mapping[str, Any]) -> str:

@@ -109,7 +109,7 @@ def test_the_release_decides_what_loading_takes(name: str, release: tuple[int, i
     assert quantises_whole(any_vllm, release) == (whole or (release is None and "fp8" in name))
 
 
-@each("found", ["abc", -3, True, 0])
+@each("found", ["abc", -3, True, 0, 10**9])
 def test_drafted_tokens_that_are_no_count(found: Any) -> None:
     draft = f"vllm.speculative-config={json.dumps({'method': 'ngram', 'num_speculative_tokens': found})}"
     recipe = final_recipe(load_recipe("gemma-4-31b-fp8").recipe, (draft,))
@@ -277,6 +277,10 @@ def test_the_release_decides_what_a_window_keeps(capsys: pytest.CaptureFixture[s
         (["--offline", "--model-dir", "."], "option-invalid"),
         (["--sequences", "-1"], "option-invalid"),
         (["--memory-gib", "0"], "option-invalid"),
+        (["--memory-gib", "1e308"], "option-invalid"),
+        (["--leave", "1e308"], "option-invalid"),
+        (["--pp", "1000000000"], "option-invalid"),
+        (["--sequences", "9999999999999"], "option-invalid"),
         (["--set", "vllm.max-model-len=lots"], "value-invalid"),
         (["--set", "vllm.gpu-memory-utilization=most"], "not-in-range"),
         (["--set", "vllm.gpu-memory-utilization=[1]"], "not-in-range"),

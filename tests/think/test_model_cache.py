@@ -276,7 +276,7 @@ def test_the_longest_context_is_what_vllm_derives(config: dict[str, Any], length
             "sliding_window_pattern: expected a whole number of 1 or more, or letters",
         ),
         ("layer_types", {"0": "full_attention"}, "layer_types: expected a list, found"),
-        ("rope_scaling", "yarn", "rope_scaling: expected a dict, found 'yarn'"),
+        ("rope_scaling", "yarn", "rope_scaling: expected a mapping, found 'yarn'"),
         ("torch_dtype", ["bf16"], "dtype: expected one of float32, bfloat16, float16, found ['bf16']"),
         ("num_hidden_layers", None, "num_hidden_layers is missing"),
     ],
