@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from cluster.argv.vllm import drafter_of
+from cluster.argv.vllm import drafter_of, read_count
 from cluster.config.find import recipe_files
 from cluster.config.inventory import load_inventory
 from cluster.config.recipe import Recipe
@@ -20,22 +21,31 @@ from cluster.model.checkpoint import Checkpoint, cache_dir, local_copy, read_hub
 from cluster.model.fit import (
     GRAPHS_GIB,
     LAYERWISE_FROM,
+    MOST,
+    UNKNOWN_LIMIT,
     Asked,
     Fit,
     KnownModel,
     beside_gib,
+    context_of,
     drafting,
     fit,
+    lever_of,
     quantises_whole,
     release_of,
     wanted_length,
 )
 from cluster.screen import Screen
 from cluster.spark.gpu import CARDS, SPARK, Card, card_of
+from cluster.spark.memory import GIB
 
+MOST_GIB = 1 << 20  # no host has more
 SLOW_T_S = 20.0  # Slower than people read; a dense model below it is worth comparing with a mixture of experts
-HELD_WHOLE = f"vLLM before {LAYERWISE_FROM}, which the recipe allows, holds all of it before it quantises"
-LAYERWISE = f"vLLM quantises a layer at a time (from {LAYERWISE_FROM} on, as the recipe asks for)"
+HELD_WHOLE = "holds all of it before it quantises"
+LAYERWISE = "quantises a layer at a time"
+UNCOUNTED = ("cpu-offload-gb", "num-gpu-blocks-override")
+ONLINE = ("bitsandbytes", "experts_int8", "mxfp8", "online", "torchao")
+"""Values of quantization, and beginnings of others (fp8_per_tensor, …), by which vLLM quantises while it loads."""
 
 
 def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -51,7 +61,7 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     labels = dict.fromkeys(label for one in columns for label in one)
     rows = [(label, *(one.get(label, "") for one in columns)) for label in labels]
     screen.table("", ("GiB on each host", *(f"TP={one.tp}" for one in fits)), rows)
-    for note in notes(recipe, model, args, fits):
+    for note in notes(recipe, model, args, asked, fits):
         screen.note(note)
     for one in fits:
         for wrong in one.wrong:
@@ -70,14 +80,18 @@ def read_asked(recipe: Recipe, model: KnownModel, args: argparse.Namespace) -> A
     card = card_of(args.gpu or SPARK)
     if card is None:
         raise UsageError(f"--gpu {args.gpu}: expected one of {', '.join(CARDS)}", code="option-invalid")
-    length = wanted_length(recipe, model) if args.length is None else args.length
+    try:
+        length = wanted_length(recipe, model) if args.length is None else read_count("--length", args.length, "tokens")
+    except ValueError as error:
+        raise UsageError(str(error), code="option-invalid") from None
     memory = card.memory_gib if args.memory_gib is None else args.memory_gib
-    sizes = [1 if length is None else length, args.sequences, args.pp, *(args.tp or [])]
-    if min(sizes) < 1 or memory <= 0 or (args.leave is not None and args.leave < 0):
-        raise UsageError(
-            "expected --tp, --pp, --length, --sequences and --memory-gib above 0, --leave not below",
-            code="option-invalid",
-        )
+    ranks, sizes = [args.pp, *(args.tp or [])], [1 if length is None else length, args.sequences]
+    if min(ranks + sizes) < 1 or max(ranks) > MOST or max(sizes) > UNKNOWN_LIMIT:
+        what = f"expected --tp and --pp from 1 to {MOST}, --length and --sequences from 1 to {UNKNOWN_LIMIT}"
+        raise UsageError(what, code="option-invalid")
+    if not 0 < memory <= MOST_GIB or not 0 <= (args.leave or 0) <= MOST_GIB:
+        what = f"expected --memory-gib above 0, --leave 0 or more, both at most {MOST_GIB}"
+        raise UsageError(what, code="option-invalid")
     if args.acceptance is not None and not 0 <= args.acceptance <= 1:
         raise UsageError(f"--acceptance {args.acceptance:g}: expected a share from 0 to 1", code="option-invalid")
     release = release_of(f":v{args.vllm}" if args.vllm else recipe.image)
@@ -91,9 +105,12 @@ def read_model(recipe: Recipe, args: argparse.Namespace) -> KnownModel:
 
     Raises UsageError and UnreachableError as `read_local` and `read_hub`.
     """
+    if args.model_dir and args.offline:
+        what = "--offline reads no headers, --model-dir says where they are: expected one of the two"
+        raise UsageError(what, code="option-invalid")
     if args.model_dir:
         return KnownModel(read_local(Path(args.model_dir)))
-    if args.offline or os.environ.get("HF_HUB_OFFLINE") in ("1", "true", "TRUE", "yes"):
+    if args.offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return KnownModel()
     drafter = drafter_of(drafting(recipe))
     return KnownModel(headers(recipe.model, recipe.revision), headers(*drafter) if drafter else None)
@@ -107,7 +124,7 @@ def headers(model: str, revision: str) -> Checkpoint:
     return read_hub(model, revision, read_token(None), cache_dir(), endpoint)
 
 
-def notes(recipe: Recipe, model: KnownModel, args: argparse.Namespace, fits: list[Fit]) -> Iterator[str]:
+def notes(recipe: Recipe, model: KnownModel, args: argparse.Namespace, asked: Asked, fits: list[Fit]) -> Iterator[str]:
     """What was assumed."""
     if model.checkpoint is None:
         yield "counted with the recipe's own numbers; without --offline the checkpoint's headers are read"
@@ -119,14 +136,31 @@ def notes(recipe: Recipe, model: KnownModel, args: argparse.Namespace, fits: lis
     if unknown > 0.005:
         yield f"{unknown:.2f} GiB of the weights have names that no rule knows; counted as split where they can be"
     if any(one.loading > one.weights + 0.005 for one in fits) and recipe.vllm.get("quantization") == "fp8":
-        yield f"while loading: {HELD_WHOLE if quantises_whole(recipe) else LAYERWISE}"
+        whole = quantises_whole(recipe, asked.release)
+        allowed = f"before {LAYERWISE_FROM}, which the recipe allows," if whole else f"from {LAYERWISE_FROM} on"
+        which = "{}.{}".format(*asked.release) if asked.release else allowed
+        yield f"while loading: vLLM {which} {HELD_WHOLE if whole else LAYERWISE}"
+    for flag in UNCOUNTED:
+        if recipe.vllm.get(flag) is not None:
+            yield f"{flag} is not counted"
+    made = str(recipe.vllm.get("quantization"))
+    if made in ONLINE or re.match(r"(fp8|int8|nvfp4)_per_", made):
+        yield f"vLLM quantises to {made} while it loads, which is not counted: the weights are as in the files"
+    longest = max((one.longest or 0 for one in fits), default=0)
+    if longest > (fits[0].length or 0) and not (model.checkpoint and context_of(model.checkpoint.config)):
+        yield "longest context: what the cache holds, not beyond what the model allows, which is not known here"
+    for said in recipe.unverified:
+        yield f"unverified: {said}"
     if args.length is None and wanted_length(recipe, model) is None:
         yield "max-model-len is auto: vLLM takes the longest that fits, or less where the model allows no more"
     if args.length is None and "max-model-len" not in recipe.vllm and model.checkpoint is None:
         yield f"{wanted_length(recipe, model)} tokens assumed, since the recipe has no max-model-len; set --length"
     if args.leave is not None:
-        shares = ", ".join(f"TP={one.tp}: {one.utilization:.3f}" for one in fits)
-        yield f"gpu-memory-utilization that leaves {args.leave:g} GiB free: {shares}"
+        lever, shares = lever_of(recipe), []
+        for one in fits:
+            share = f"{one.utilization:.3f}" if lever == "gpu-memory-utilization" else f"{one.room * GIB:.0f}"
+            shares.append(f"TP={one.tp}: {share if one.room > 0 else 'none'}")
+        yield f"{lever} that leaves {args.leave:g} GiB free: {', '.join(shares)}"
 
 
 def column(recipe: Recipe, one: Fit, card: Card) -> dict[str, str]:
@@ -148,7 +182,7 @@ def column(recipe: Recipe, one: Fit, card: Card) -> dict[str, str]:
         "vLLM's share": one.share,
         "processes beside it, system": beside_gib(card),
         "left": one.left,
-        "verdict": "does not fit" if one.wrong else "fits",
+        "verdict": one.verdict,
         "ceiling, tokens a second": one.ceiling_t_s,
         "published": f"{rate:g}{share}" if rate else "",
     }
@@ -184,7 +218,7 @@ def siblings(recipe: Recipe) -> Iterator[Recipe]:
             other = read_file(path)
         except UsageError:
             continue  # `recipes check` says what is wrong with it
-        if other.architecture == recipe.architecture and other.active_parameters_b:
+        if other.architecture and other.architecture == recipe.architecture and other.active_parameters_b:
             yield other
 
 

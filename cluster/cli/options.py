@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -236,14 +238,14 @@ OPTIONS: dict[str, dict[str, str]] = {
     "fit": {
         **CHOSEN,
         "--tp -tp N+": "tensor-parallel sizes (default: 1 2)",
-        "--length N": "tokens of a sequence (default: max-model-len)",
+        "--length TOKENS": "tokens of a sequence, as 65536, 128k or 128K (default: max-model-len)",
         "--sequences N": "sequences at once (default: 1)",
         "--pp N": "pipeline-parallel size (default: 1)",
         "--leave S": "GiB that stay free on each host, instead of what gpu-memory-utilization says",
         "--acceptance S": "share of drafted tokens that are accepted, 0 to 1, for the ceiling",
         "--vllm N.N": "release of vLLM, as 0.32 (default: what the image's tag names, else the newest known)",
         "--model-dir DIR": "directory with config.json and safetensors (default: this machine's copy, else the hub)",
-        "--offline": "read no headers: count with the recipe's own numbers",
+        "--offline": "read no headers: count with the recipe's own numbers (not with --model-dir)",
         "--gpu NAME": "GPU as nvidia-smi calls it: GB10, 'H100 80GB HBM3' or H200 (default: a Spark's GB10)",
         "--memory-gib S": "memory for the model on a host: MemTotal of a Spark (default: as --gpu has it)",
         **COMMON,
@@ -264,7 +266,21 @@ def runs(text: str) -> int | str:
         raise argparse.ArgumentTypeError(f"a number or auto is wanted, found {text!r}") from None
 
 
-TYPES: dict[str, Callable[[str], Any]] = {"N": int, "S": float, "GIB": float, "N|auto": runs}
+def whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"a whole number is wanted, as 2, found {text!r}") from None
+
+
+def decimal(text: str) -> float:
+    with suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            return number
+    raise argparse.ArgumentTypeError(f"a number without a unit is wanted, as 0.5 or 20, found {text!r}")
+
+
+TYPES: dict[str, Callable[[str], Any]] = {"N": whole, "S": decimal, "GIB": decimal, "N|auto": runs}
 MORE: dict[str, dict[str, Any]] = {
     "--recipe": {"dest": "recipe_option"},
     "--pipeline-parallel": {"dest": "pipeline"},
@@ -293,7 +309,7 @@ def read_option(words: str, text: str) -> tuple[list[str], dict[str, Any]]:
         kind: Callable[[str], Any] | None = str if choices else TYPES.get(value)
         default = re.search(r"\(default: (\w[\w.]*)[,)]", text) if kind else None
         if default:
-            kind = float if "." in default[1] else kind
+            kind = decimal if "." in default[1] else kind
         how = {"choices": choices} if choices else {"metavar": value, "type": kind}
         how["default"] = kind(default[1]) if kind and default else None
         if not names:

@@ -153,6 +153,9 @@ def _read(id: str, commit: str, names: Collection[str], read: Read, where: str) 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         headers = pool.map(lambda name: _header(name, sizes[name], read, where), sorted(sizes))
         tensors = {tensor.name: tensor for header in headers for tensor in header}
+    if not tensors:
+        what = f"no tensor in {len(sizes)} safetensors file{'s' * (len(sizes) > 1)}"
+        raise UsageError(what, code="checkpoint-invalid", where=where, remedy="get the model again")
     return Checkpoint(id, commit, config, tuple(tensors.values()), len(sizes))
 
 

@@ -7,11 +7,12 @@ an error, never a guess.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from cluster.errors import UsageError
 
@@ -28,7 +29,40 @@ _NAMES = """
 FAMILIES = frozenset(_NAMES.split())
 """config.json's model_type, without `_text`, of what is counted here: attention over all tokens or a window, latent,
 DeepSeek-V4's, and hybrids with linear layers."""
-_WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2, "auto": 0}
+_GEMMA = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072}
+_UNSAID: Mapping[str, Mapping[str, Any]] = {
+    **{name: {"use_sliding_window": False} for name in FAMILIES if name.startswith(("qwen2", "qwen3", "smollm3"))},
+    **{key: {"head_dim": 256, "full_attention_interval": 4} for key in ("qwen3_next", "qwen3_5", "qwen3_5_moe")},
+    **{key: {"sliding_window_pattern": 4, "sliding_window": 4096} for key in ("cohere2", "olmo3", "exaone4")},
+    "gpt_oss": {"sliding_window_pattern": 2, "sliding_window": 128, "head_dim": 64, "max_position_embeddings": 131072},
+    "gemma": _GEMMA | {"num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 8192},
+    "gemma2": _GEMMA | {"sliding_window_pattern": 2, "sliding_window": 4096, "max_position_embeddings": 8192},
+    "gemma3": _GEMMA | {"sliding_window_pattern": 6, "sliding_window": 4096},
+    "gemma3n": _GEMMA
+    | {"num_key_value_heads": 2, "max_position_embeddings": 32768, "num_kv_shared_layers": 15}
+    | {"sliding_window_pattern": 5, "sliding_window": 512},
+    "gemma4": _GEMMA | {"sliding_window_pattern": 6, "sliding_window": 512, "global_head_dim": 512},
+}
+"""What a config.json means where it says nothing: the defaults of a family's class (transformers 5.19,
+configuration_*.py). Gemma 3 was published without them."""
+_COUNTS = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "max_position_embeddings")
+_SIZES: tuple[str, ...] = (
+    "head_dim",
+    "global_head_dim",
+    "hidden_size",
+    "sliding_window",
+    "num_kv_shared_layers",
+    "num_experts",
+)
+_SIZES += ("num_experts_per_tok", "n_routed_experts", "num_local_experts", "top_k_experts", "full_attention_interval")
+_FORMS: Mapping[str, type] = {
+    "layer_types": list,
+    "per_layer_config": dict,
+    "rope_parameters": dict,
+    "rope_scaling": dict,
+}
+_MOST_LAYERS = 10_000  # what has more is no model's config.json, and takes long to count
+_WIDTHS = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "auto": 0}
 _ALIGNED = 576
 """Bytes that a page of DeepSeek's packed layout is a multiple of (`alignment`)."""
 
@@ -55,6 +89,7 @@ class CacheFlags:
 
     tp: int = 1
     cache_dtype: str = "auto"
+    dtype: str = "auto"
     state_dtype: str = "auto"
     block: int = 16
     batched_tokens: int = 8192
@@ -69,9 +104,46 @@ class CacheFlags:
 
 
 def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language model's part of a config.json."""
+    """The language model's part of a config.json, with what its class adds: defaults, the types of the layers."""
     inner = config.get("text_config") or config.get("llm_config") or config
-    return inner if isinstance(inner, Mapping) else config
+    given = inner if isinstance(inner, Mapping) else config
+    text = {**_UNSAID.get(family_of(given), {}), **given}
+    every, count = text.get("sliding_window_pattern"), text.get("num_hidden_layers")
+    every = len(every) if isinstance(every, str) else every  # EXAONE: LLLG is 4
+    said = text.get("layer_types") or text.get("full_attention_interval") or not text.get("sliding_window")
+    if not said and _is_count(every) and _is_count(count) and count <= _MOST_LAYERS:
+        names = ("full_attention", "sliding_attention")
+        text["layer_types"] = [names[(at + 1) % every > 0] for at in range(count)]
+    return text
+
+
+def family_of(text: Mapping[str, Any]) -> str:
+    """The model_type of a config.json's language model, without `_text`."""
+    return str(text.get("model_type")).removesuffix("_text")
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def check(text: Mapping[str, Any]) -> None:
+    """Raise UsageError for a key of a config.json that is there and says what none does."""
+
+    def refuse(key: str, expected: str) -> UsageError:
+        what = f"config.json: {key}: expected {expected}, found {text[key]!r}"
+        return UsageError(what, code="model-config-unknown")
+
+    for key, found in text.items():
+        if found is None:
+            continue
+        if key in _COUNTS + _SIZES and not _is_count(found) and (key in _COUNTS or found != 0):
+            raise refuse(key, f"a whole number of {int(key in _COUNTS)} or more")
+        if key == "sliding_window_pattern" and not _is_count(found) and not re.fullmatch("[LG]+", str(found)):
+            raise refuse(key, "a whole number of 1 or more, or letters as LLLG")
+        if not isinstance(found, _FORMS.get(key, object)):
+            raise refuse(key, "a list" if _FORMS[key] is list else "a mapping")
+    if (text.get("num_hidden_layers") or 0) > _MOST_LAYERS:
+        raise refuse("num_hidden_layers", f"at most {_MOST_LAYERS}")
 
 
 def cache_dtype_of(config: Mapping[str, Any]) -> str:
@@ -97,7 +169,8 @@ def reading(what: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, ZeroDivisionError) as error:
-        why = f"config.json: the {what} of this model cannot be counted: {error!r}"
+        said = f"key {error} is missing or not known" if isinstance(error, KeyError) else str(error)
+        why = f"config.json: the {what} of this model cannot be counted: {said}"
         raise UsageError(why, code="model-config-unknown") from None
 
 
@@ -105,7 +178,8 @@ def kept_layers(config: Mapping[str, Any], serving: CacheFlags) -> tuple[KeptLay
     """Every layer that keeps something, by shape. Raises UsageError for what is not known."""
     text = text_of(config)
     with reading("cache"):
-        family = str(text.get("model_type")).removesuffix("_text")
+        check(text)
+        family = family_of(text)
         if family not in FAMILIES:
             raise ValueError(f"model_type {family} is not known here")
         found = tuple(_deepseek_v4(text) if family == "deepseek_v4" else _layers(text, serving))
@@ -141,6 +215,8 @@ def _layers(text: Mapping[str, Any], serving: CacheFlags) -> Iterator[KeptLayers
     shapes = Counter((kind, *heads_of(text, at)) for at, kind in enumerate(kinds) if kind != "state")
     drafting = bool(text.get("mtp_num_hidden_layers") or text.get("num_nextn_predict_layers"))
     width, latent = value_width(text, serving), bool(text.get("kv_lora_rank"))
+    if not latent and not (text.get("num_key_value_heads") or text.get("num_attention_heads")):
+        raise ValueError("no num_key_value_heads and no num_attention_heads")
     if not latent and any(size < 1 for _, _, size in shapes):
         raise ValueError("no head_dim")
     if latent and "window" in kinds:
@@ -178,11 +254,11 @@ def layer_kinds(text: Mapping[str, Any]) -> list[Any]:
     """The kind of each layer that keeps something; a name that is not known stays."""
     if pattern := text.get("hybrid_override_pattern"):
         return [NEMOTRON.get(letter, letter) for letter in str(pattern) if letter not in "-E"]
+    if text.get("num_hidden_layers") is None:
+        raise ValueError("num_hidden_layers is missing")
     count, types = int(text["num_hidden_layers"]), text.get("layer_types")
-    every = text.get("full_attention_interval") or text.get("sliding_window_pattern")
-    if not types and every:
-        other = "linear_attention" if text.get("full_attention_interval") else "sliding_attention"
-        types = ["full_attention" if at % every == every - 1 else other for at in range(count)]
+    if not types and (every := text.get("full_attention_interval")):
+        types = ["full_attention" if at % every == every - 1 else "linear_attention" for at in range(count)]
     if not types and text.get("sliding_window") and text.get("use_sliding_window", True):
         types = ["sliding_attention"] * count
     types = list(types or ["full_attention"] * count)
@@ -224,14 +300,20 @@ def is_full(text: Mapping[str, Any], layer: int) -> bool:
 
 
 def value_width(text: Mapping[str, Any], serving: CacheFlags) -> int:
-    """Bytes of one value of the cache. Raises ValueError for a cache dtype that is not counted here."""
-    dtype = serving.cache_dtype
-    if dtype.startswith("fp8") and "per_token" not in dtype:
+    """Bytes of one value of the cache; auto is the model's own type, FP32 weights served as BF16.
+
+    Raises UsageError for a flag's type that is not counted here, ValueError for one of config.json.
+    """
+    for flag, given in (("kv-cache-dtype", serving.cache_dtype), ("dtype", serving.dtype)):
+        one_byte = flag == "kv-cache-dtype" and given.startswith("fp8") and "per_token" not in given
+        if given not in _WIDTHS and not one_byte:
+            raise UsageError(f"{flag} {given} is not counted here", code="model-config-unknown")
+    named = str(text.get("dtype") or text.get("torch_dtype") or "bfloat16").removeprefix("torch.")
+    if named not in _WIDTHS:
+        raise ValueError(f"dtype: expected one of float32, bfloat16, float16, found {named}")
+    if serving.cache_dtype not in _WIDTHS:
         return 1
-    if dtype in _WIDTHS:
-        named = str(text.get("dtype") or text.get("torch_dtype") or "bfloat16").removeprefix("torch.")
-        return _WIDTHS[dtype] or _WIDTHS[named]
-    raise ValueError(f"kv-cache-dtype {dtype}")
+    return _WIDTHS[serving.cache_dtype] or _WIDTHS[serving.dtype] or 2
 
 
 def _latent(text: Mapping[str, Any], serving: CacheFlags, layers: int, width: int) -> Iterator[KeptLayers]:

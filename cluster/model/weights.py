@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Literal
 
 from cluster.model.checkpoint import Tensor
-from cluster.model.layers import heads_of, is_full, position_tables, text_of
+from cluster.model.layers import check, heads_of, is_full, position_tables, text_of
 
 TOWER = re.compile(r"(^|\.)(vision_tower|visual|vision_model|vision_embed\w*|audio_tower|embed_vision|embed_audio)\.")
 DRAFTER = re.compile(r"(^|\.)(mtp|mtp_layers|draft|eagle)\.")
@@ -65,6 +65,7 @@ class Sharding:
     tp: int = 1
     pp: int = 1
     drafted: bool = False
+    width: float = 2.0  # bytes of the type that the model is served in
     made: float | None = None
     tower_copied: bool = False  # mm-encoder-tp-mode data
     text_only: bool = False  # limit-mm-per-prompt of 0 everywhere: no tower is built
@@ -112,6 +113,7 @@ def rule_of(name: str) -> NameRule:
 def on_ranks(tensors: Iterable[Tensor], config: Mapping[str, Any], sharding: Sharding) -> tuple[RankWeights, ...]:
     """What one tensor-parallel rank of each pipeline stage holds."""
     text = text_of(config)
+    check(text)
     count = int(text.get("num_hidden_layers") or 0)
     bounds = stages(count, sharding.pp)
     ranks = tuple(RankWeights() for _ in range(sharding.pp))
@@ -168,8 +170,8 @@ def _size(tensor: Tensor, rule: NameRule, text: Mapping[str, Any], sharding: Sha
         size = count * 4.0
     elif sharding.made and rule.linear and len(tensor.shape) >= 2 and tensor.dtype in ("BF16", "F16", "F32"):
         size = count * sharding.made
-    elif tensor.dtype == "F32" and not rule.dtype_kept:
-        size = count * 2.0
+    elif tensor.dtype in ("BF16", "F16", "F32") and not rule.dtype_kept:
+        size = count * sharding.width
     if rule.how == "vocabulary" and len(tensor.shape) == 2:
         return size / tensor.shape[0] * math.ceil(tensor.shape[0] / 64) * 64 / tp
     if count <= 1 or rule.how == "copied" or (rule.part == "tower" and sharding.tower_copied):

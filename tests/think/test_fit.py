@@ -11,9 +11,10 @@ from config_tools import refusal
 from loops import each
 from test_model_cache import GEMMA, MIXTURE
 
+from cluster.cli.fit import siblings
 from cluster.cli.main import main
 from cluster.config.recipe import Recipe, final_recipe, load_recipe
-from cluster.model.fit import Asked, Fit, KnownModel, fit, release_of, shapes, wanted_length
+from cluster.model.fit import Asked, Fit, KnownModel, fit, quantises_whole, release_of, shapes, wanted_length
 from cluster.model.layers import CacheFlags, kept_layers
 from cluster.spark.gpu import CARDS, SPARK
 
@@ -79,6 +80,44 @@ def test_the_recipes_attention_is_what_config_json_says() -> None:
 
 
 @each(
+    "name, asked, why",
+    [
+        ("gemma-4-31b-fp8", {"tp": 3}, "4 and 16 key-value heads are not divisible by 3, nor 3 by them"),
+        ("qwen3.8-flash-next-nvfp4", {"tp": 5}, "24 heads are not divisible by 5"),
+        ("qwen3.8-flash-next-nvfp4", {"tp": 2, "pp": 49}, "49 pipeline stages are more than the model's 48 layers"),
+    ],
+)
+def test_what_vllm_refuses_does_not_fit_offline_either(name: str, asked: dict[str, int], why: str) -> None:
+    one = fitted(name, **asked)
+    assert why in one.wrong
+    assert one.verdict == "does not fit"
+
+
+@each(
+    "name, release, whole",
+    [
+        ("gemma-4-31b-fp8", (0, 18), True),
+        ("gemma-4-31b-fp8", (0, 19), False),
+        ("gemma-4-31b-fp8", None, False),
+        ("gemma-4-31b-bf16", (0, 18), False),
+    ],
+)
+def test_the_release_decides_what_loading_takes(name: str, release: tuple[int, int] | None, whole: bool) -> None:
+    recipe = load_recipe(name).recipe
+    assert quantises_whole(recipe, release) == whole
+    any_vllm = final_recipe(recipe, ("needs.vllm=",))
+    assert quantises_whole(any_vllm, release) == (whole or (release is None and "fp8" in name))
+
+
+@each("found", ["abc", -3, True, 0, 10**9])
+def test_drafted_tokens_that_are_no_count(found: Any) -> None:
+    draft = f"vllm.speculative-config={json.dumps({'method': 'ngram', 'num_speculative_tokens': found})}"
+    recipe = final_recipe(load_recipe("gemma-4-31b-fp8").recipe, (draft,))
+    error = refusal(fit, recipe, KnownModel(), Asked(acceptance=0.5))
+    assert error.what.startswith("vllm.speculative-config.num_speculative_tokens: found")
+
+
+@each(
     "name, sets, tokens",
     [
         ("deepseek-v4-flash-0731", (), 1_146_448),
@@ -93,15 +132,37 @@ def test_the_recipes_config_counts_what_owners_logged(name: str, sets: tuple[str
     assert fit(recipe, KnownModel(), asked).tokens == tokens
 
 
-def test_what_is_not_known_is_not_counted() -> None:
-    one = fitted("qwen3.5-35b-a3b-fp8", 1, 65536, "attention=")
-    assert (one.needed, one.tokens, one.wrong) == (None, None, ())
+@each("change", ["attention=", "vllm.kv-cache-dtype=foo", "vllm.kv-cache-dtype=nvfp4", "vllm.dtype=foo"])
+def test_what_is_not_known_is_not_counted(change: str) -> None:
+    one = fitted("qwen3.5-35b-a3b-fp8", 1, 65536, change)
+    assert (one.needed, one.tokens, one.wrong, one.verdict) == (None, None, (), "unknown")
+    assert "config.json" not in one.cache_why
+
+
+def test_without_weights_nothing_is_counted() -> None:
     assert refusal(fit, Recipe(model="a/b", image="x:1"), KnownModel(), Asked()).code == "weights-gib-missing"
+
+
+def test_a_context_without_a_bound_is_not_known() -> None:
+    """Windows take no more the longer a context is."""
+    windows = "attention=[{layers: 4, kv_heads: 4, head_dim: 128, window: 1024}]"
+    assert fitted("gemma-4-31b-fp8", 1, 65536, windows).longest is None
 
 
 @pytest.fixture(autouse=True)
 def wide(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
+
+
+def test_recipes_without_an_architecture_are_no_siblings() -> None:
+    recipe = load_recipe("gemma-4-31b-fp8").recipe
+    assert list(siblings(recipe))
+    assert not list(siblings(recipe.model_copy(update={"architecture": ""})))
+
+
+def test_an_unknown_cache_is_no_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "1", "--set", "attention="]) == 0
+    assert ["verdict", "unknown"] in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
 def test_a_dense_model_is_told_of_its_sibling(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,8 +186,14 @@ def run(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
     "change, said",
     [
         ("needs.vllm=<0.19", "vLLM before 0.19, which the recipe allows"),
-        ("needs.vllm='>=0.19'", "vLLM quantises a layer at a time (from 0.19 on"),
+        ("needs.vllm='>=0.19'", "vLLM from 0.19 on quantises a layer at a time"),
         ("vllm.max-model-len=", "4096 tokens assumed"),
+        ("vllm.max-model-len=2048", "not beyond what the model allows, which is not known here"),
+        ("vllm.cpu-offload-gb=10", "cpu-offload-gb is not counted"),
+        ("vllm.num-gpu-blocks-override=100", "num-gpu-blocks-override is not counted"),
+        ("vllm.quantization=bitsandbytes", "vLLM quantises to bitsandbytes while it loads, which is not counted"),
+        ("vllm.kv-cache-dtype=foo", "the cache is not counted: kv-cache-dtype foo"),
+        ("unverified=['nobody ran it']", "unverified: nobody ran it"),
     ],
 )
 def test_what_is_assumed_is_said(change: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,7 +228,8 @@ def test_what_fits_nowhere_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_length_in_thousands(capsys: pytest.CaptureFixture[str]) -> None:
     """Every form of a length is tested in test_argv_vllm."""
     [as_written] = run(capsys, "--tp", "2", "--set", "vllm.max-model-len=25.6k")["fits"]
-    assert [as_written] == run(capsys, "--tp", "2", "--length", "25600")["fits"]
+    for length in ("25600", "25.6k", "25K"):
+        assert [as_written] == run(capsys, "--tp", "2", "--length", length)["fits"]
     assert as_written["length"] == 25_600
 
 
@@ -205,8 +273,14 @@ def test_the_release_decides_what_a_window_keeps(capsys: pytest.CaptureFixture[s
         (["--pp", "0"], "option-invalid"),
         (["--tp", "0"], "option-invalid"),
         (["--length", "0"], "option-invalid"),
+        (["--length", "128x"], "option-invalid"),
+        (["--offline", "--model-dir", "."], "option-invalid"),
         (["--sequences", "-1"], "option-invalid"),
         (["--memory-gib", "0"], "option-invalid"),
+        (["--memory-gib", "1e308"], "option-invalid"),
+        (["--leave", "1e308"], "option-invalid"),
+        (["--pp", "1000000000"], "option-invalid"),
+        (["--sequences", "9999999999999"], "option-invalid"),
         (["--set", "vllm.max-model-len=lots"], "value-invalid"),
         (["--set", "vllm.gpu-memory-utilization=most"], "not-in-range"),
         (["--set", "vllm.gpu-memory-utilization=[1]"], "not-in-range"),
@@ -215,3 +289,35 @@ def test_the_release_decides_what_a_window_keeps(capsys: pytest.CaptureFixture[s
 )
 def test_sizes_that_are_none(words: list[str], code: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, *words, code=2)["errors"][0]["code"] == code
+
+
+@each(
+    "words, said",
+    [
+        (["--memory-gib", "nan"], "a number without a unit is wanted, as 0.5 or 20, found 'nan'"),
+        (["--memory-gib", "inf"], "found 'inf'"),
+        (["--leave", "nan"], "found 'nan'"),
+        (["--leave", "20GiB"], "a number without a unit is wanted, as 0.5 or 20, found '20GiB'"),
+        (["--acceptance", "70%"], "found '70%'"),
+        (["--sequences", "1e3"], "a whole number is wanted, as 2, found '1e3'"),
+    ],
+)
+def test_words_that_are_no_number(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["fit", "gemma-4-31b-fp8", *words])
+    assert said in capsys.readouterr().err
+
+
+@each(
+    "words, said",
+    [
+        ((), "gpu-memory-utilization that leaves 20 GiB free: TP=1: 0."),
+        (("--set", "vllm.kv-cache-memory-bytes=1G"), "kv-cache-memory-bytes that leaves 20 GiB free: TP=1: 6"),
+        (("--leave", "500"), "gpu-memory-utilization that leaves 500 GiB free: TP=1: none"),
+    ],
+)
+def test_what_is_named_for_leave_is_what_vllm_reads(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["fit", "gemma-4-31b-fp8", "--tp", "1", "--leave", "20", *words])
+    assert said in capsys.readouterr().err

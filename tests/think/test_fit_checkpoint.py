@@ -98,13 +98,12 @@ def test_this_machines_copy_comes_first(home: Path, folder: Path, capsys: pytest
     assert counted(capsys, code=3)["errors"][0]["code"] == "hub-unreachable", "weights that are not there do not count"
 
 
-@each("words", [["--offline"], []])
+@each("offline", ["", "1", "True", "on", "YES"])
 def test_offline_counts_with_the_recipes_own_numbers(
-    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    offline: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not words:
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert main(["fit", "lab-tiny", *words]) == 0
+    monkeypatch.setenv("HF_HUB_OFFLINE", offline)
+    assert main(["fit", "lab-tiny", *([] if offline else ["--offline"])]) == 0
     assert "counted with the recipe's own numbers" in capsys.readouterr().err
 
 
@@ -136,6 +135,68 @@ def test_a_cache_that_is_not_known_is_no_guess(folder: Path, capsys: pytest.Capt
     assert [row.split()[-1] for row in said.out.splitlines() if "in tokens" in row or "longest" in row] == [
         "unknown"
     ] * 2
+
+
+@each(
+    "words, change, why",
+    [
+        (("--tp", "3"), {}, "heads are not divisible by 3"),
+        (("--tp", "1", "--pp", "99"), {}, "99 pipeline stages are more than the model's"),
+        (("--tp", "1", "--length", "1M"), {}, "1048576 tokens are more than the"),
+        (("--tp", "1", "--length", "1M"), {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, ""),
+        (("--tp", "1", "--length", "1M", "--set", "env.VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"), {}, ""),
+    ],
+)
+def test_what_vllm_refuses_does_not_fit(
+    words: tuple[str, ...], change: dict[str, Any], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, _ = files()
+    config = json.loads(content["config.json"])
+    config |= change
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(content["model.safetensors"])
+    [one] = counted(capsys, "--model-dir", str(tmp_path), *words, code=4 if why else 0)["fits"]
+    assert any(why in row for row in one["wrong"]) if why else not one["wrong"]
+    assert one["verdict"] == ("does not fit" if why else "fits")
+
+
+@each(
+    "stored, words, width",
+    [
+        ("float32", (), 2),
+        ("float32", ("--set", "vllm.dtype=float32"), 4),
+        ("bfloat16", ("--set", "vllm.dtype=float32"), 4),
+        ("bfloat16", ("--set", "vllm.dtype=half"), 2),
+    ],
+)
+def test_fp32_is_served_as_bf16_unless_a_flag_says_otherwise(
+    stored: str, words: tuple[str, ...], width: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, _ = files()
+    config = json.loads(content["config.json"])
+    (tmp_path / "model.safetensors").write_bytes(content["model.safetensors"])
+    block = []
+    cases: list[tuple[str, tuple[str, ...]]] = [("bfloat16", ()), (stored, words)]
+    for dtype, more in cases:
+        config |= {"dtype": dtype}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        [one] = counted(capsys, "--model-dir", str(tmp_path), "--tp", "1", *more)["fits"]
+        block.append((one["block_bytes"], one["parts"]["layers"]))
+    assert block[1][0] * 2 == block[0][0] * width
+    assert block[1][1] == pytest.approx(block[0][1] * width / 2, rel=0.01)
+
+
+def test_a_checkpoint_without_tensors_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "model.safetensors").write_bytes(safetensors({}))
+    error = counted(capsys, "--model-dir", str(folder), code=2)["errors"][0]
+    assert error["code"] == "checkpoint-invalid"
+    assert "no tensor in 1 safetensors file" in error["error"]
+
+
+def test_an_empty_config_json_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "config.json").write_text("{}")
+    main(["fit", "lab-tiny", "--model-dir", str(folder), "--tp", "1"])
+    assert "config.json: the cache of this model cannot be counted: model_type None" in capsys.readouterr().err
 
 
 def test_a_cache_that_the_checkpoint_asks_for_is_what_auto_means(

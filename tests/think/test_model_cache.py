@@ -9,6 +9,7 @@ from config_tools import refusal
 from loops import each
 
 from cluster.model.cache import Cache, cache_of
+from cluster.model.fit import context_of
 from cluster.model.layers import CacheFlags, KeptLayers, cache_dtype_of, kept_layers
 
 GIB = 1 << 30
@@ -217,3 +218,69 @@ def test_a_cache_dtype_with_a_layout_of_its_own_is_refused(dtype: str) -> None:
 def test_a_checkpoint_asks_for_a_cache_dtype(quantization: Any, dtype: str) -> None:
     assert cache_dtype_of({"quantization_config": quantization}) == dtype
     assert cache_dtype_of({"text_config": {"quantization_config": quantization}}) == dtype
+
+
+SIX = ["sliding_attention"] * 5 + ["full_attention"]
+HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
+
+
+@each(
+    "published, meant",
+    [
+        ({"model_type": "gemma3_text"}, {"layer_types": SIX * 2, **HEADS}),
+        ({"model_type": "gemma4_text"}, {"layer_types": SIX * 2, **HEADS, "global_head_dim": 512}),
+        ({"model_type": "gemma2"}, {"layer_types": ["sliding_attention", "full_attention"] * 6, **HEADS}),
+        ({"model_type": "gpt_oss", **HEADS}, {"layer_types": ["sliding_attention", "full_attention"] * 6}),
+        ({"model_type": "cohere2", **HEADS}, {"layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 3}),
+        (
+            {"model_type": "exaone4", "sliding_window_pattern": "LLLG", **HEADS},
+            {"layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 3},
+        ),
+        ({"model_type": "qwen2", **HEADS}, {"layer_types": ["full_attention"] * 12}),
+    ],
+)
+def test_what_config_json_leaves_out_is_what_its_class_says(published: dict[str, Any], meant: dict[str, Any]) -> None:
+    size = {"num_hidden_layers": 12, "hidden_size": 2560, "sliding_window": 1024}
+    config = {"model_type": published["model_type"], "text_config": size | published}
+    assert cache(config) == cache({"text_config": size | published | meant})
+
+
+@each(
+    "config, length",
+    [
+        ({"model_type": "gemma3"}, 131_072),
+        ({"model_type": "gemma3", "rope_scaling": {"rope_type": "linear", "factor": 8.0}}, 131_072),
+        ({"model_type": "llama"}, None),
+        ({"model_type": "llama", "max_position_embeddings": 4096}, 4096),
+        ({"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 2.0}}, 8192),
+        ({"max_position_embeddings": 4096, "rope_parameters": {"full_attention": {"rope_type": "dynamic"}}}, 4096),
+        ({"max_position_embeddings": 4096, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, 4096),
+        ({"n_positions": 1024}, 1024),
+    ],
+)
+def test_the_longest_context_is_what_vllm_derives(config: dict[str, Any], length: int | None) -> None:
+    assert context_of(config) == length
+
+
+@each(
+    "key, value, said",
+    [
+        ("max_position_embeddings", -5, "max_position_embeddings: expected a whole number of 1 or more, found -5"),
+        ("num_hidden_layers", -1, "num_hidden_layers: expected a whole number of 1 or more, found -1"),
+        ("num_hidden_layers", 10**9, "num_hidden_layers: expected at most 10000, found 1000000000"),
+        ("num_attention_heads", "eight", "num_attention_heads: expected a whole number of 1 or more, found 'eight'"),
+        ("num_experts", "eight", "num_experts: expected a whole number of 0 or more, found 'eight'"),
+        (
+            "sliding_window_pattern",
+            "every 6",
+            "sliding_window_pattern: expected a whole number of 1 or more, or letters",
+        ),
+        ("layer_types", {"0": "full_attention"}, "layer_types: expected a list, found"),
+        ("rope_scaling", "yarn", "rope_scaling: expected a mapping, found 'yarn'"),
+        ("torch_dtype", ["bf16"], "dtype: expected one of float32, bfloat16, float16, found ['bf16']"),
+        ("num_hidden_layers", None, "num_hidden_layers is missing"),
+    ],
+)
+def test_a_config_json_that_is_none_names_the_key(key: str, value: Any, said: str) -> None:
+    good = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 8, "head_dim": 64}
+    assert said in refusal(kept_layers, good | {key: value}, CacheFlags()).what

@@ -12,8 +12,10 @@ import pytest
 from loops import each
 from test_model_cache import GEMMA
 
+from cluster.config.recipe import Recipe
 from cluster.model.cache import cache_of
-from cluster.model.checkpoint import Tensor
+from cluster.model.checkpoint import Checkpoint, Tensor
+from cluster.model.fit import Asked, KnownModel, ceiling_of, weights_on_ranks
 from cluster.model.layers import CacheFlags, kept_layers
 from cluster.model.weights import RankWeights, Sharding, on_ranks, stages
 
@@ -163,3 +165,19 @@ def test_gemma_31b_made_fp8_while_loading() -> None:
     [rank] = on_ranks(tensors, config, Sharding(made=1.0))
     assert rank.total / (1 << 30) == pytest.approx(30.38, abs=0.01)
     assert rank.total / (1 << 30) == pytest.approx(30.64, rel=0.02)
+
+
+def test_stages_with_a_head_of_their_own_read_no_embeddings() -> None:
+    """The head is on the last stage; the first has only the embeddings, of which a token reads one row."""
+    config = {"model_type": "llama", "num_hidden_layers": 4, "num_attention_heads": 8, "head_dim": 64}
+
+    def read(pp: int, tied: bool) -> float | None:
+        shapes = {f"model.layers.{at}.mlp.up_proj.weight": (640, 640) for at in range(4)}
+        shapes |= {"model.embed_tokens.weight": (6400, 640)} | ({} if tied else {"lm_head.weight": (6400, 640)})
+        tensors = tuple(Tensor(name, "BF16", shape, shape[0] * shape[1] * 2) for name, shape in shapes.items())
+        model = KnownModel(Checkpoint("a", "", config, tensors, 1))
+        recipe, asked = Recipe(model="a/b", image="x:1"), Asked(pp=pp)
+        return ceiling_of(recipe, model, asked, weights_on_ranks(recipe, model, asked))[0]
+
+    for tied in (False, True):
+        assert read(2, tied) == pytest.approx(read(1, tied))
