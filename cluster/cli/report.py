@@ -35,6 +35,8 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
         raise UsageError(error.what, code=error.code, remedy=error.remedy) from error
     if not entries:
         raise UsageError(f"no measurements in {', '.join(map(str, paths))}", code="no-results")
+    for path in outputs:
+        spare(path, paths)
     page = page_of(entries, series, f"cluster {__version__}")
     if not outputs and not screen.json_mode:
         screen.line(markdown(page).rstrip("\n"))
@@ -59,6 +61,19 @@ def find(name: str, directory: Path) -> Path:
         if path.exists():
             return path
     raise UsageError(f"file not found: {name}, here or in {directory}", code="file-not-found")
+
+
+def spare(path: Path, inputs: Sequence[Path]) -> None:
+    """Raises UsageError when to write `path` would destroy what the report is of, or another measurement; an earlier
+    report, which has tables, may be replaced."""
+    try:
+        held = json.loads(path.read_bytes()) if path.suffix == ".json" else {}
+        measured = isinstance(held, dict) and bool({"schema", "series"} & held.keys()) and "tables" not in held
+    except (OSError, ValueError):
+        measured = False
+    if measured or (path.exists() and any(path.samefile(one) for one in inputs)):
+        what = f"-o {path}: the file holds a measurement, and is not overwritten"
+        raise UsageError(what, code="file-exists", remedy="write to another file with -o FILE")
 
 
 def write(path: Path, text: str) -> None:

@@ -102,3 +102,27 @@ def test_what_cannot_be(kept: Path, capsys: pytest.CaptureFixture[str], words: t
     store(kept / "empty.series.json", sweep_series().document())
     code, out, err = typed(capsys, *words)
     assert (code, out, what in err) == (2, "", True), err
+
+
+@pytest.mark.parametrize(
+    ("output", "kept_as_it_was"),
+    [
+        ("results/20261122-tp2.json", True),
+        ("results/20261121-tp1.json", True),
+        ("results/20261120-scaling.series.json", True),
+        ("link.json", True),
+        ("earlier.json", False),
+        ("other.json", False),
+    ],
+)
+def test_no_measurement_is_overwritten(
+    kept: Path, capsys: pytest.CaptureFixture[str], output: str, kept_as_it_was: bool
+) -> None:
+    typed(capsys, "20261122-tp2.json", "-o", "earlier.json")
+    Path("link.json").symlink_to(kept / "20261122-tp2.json")
+    Path("other.json").write_text("[]")
+    before = Path(output).read_bytes()
+    code, _, err = typed(capsys, "20261122-tp2.json", "-o", "first.md", "-o", output)
+    assert (code, "[file-exists]" in err) == ((2, True) if kept_as_it_was else (0, False)), err
+    assert Path(output).read_bytes() == before or not kept_as_it_was
+    assert Path("first.md").exists() != kept_as_it_was, "nothing is written"
