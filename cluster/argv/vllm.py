@@ -33,8 +33,16 @@ OURS = {
     "host": "--bind",
     "api-key": f"-e {API_KEY}=…, which stays out of command lines",
 }
-NOT_ASKED = ("ssl-certfile", "ssl-keyfile", "ssl-ca-certs", "uds", "grpc")
-"""Flags of servers that speak TLS, listen on a Unix socket only, or speak no HTTP."""
+_NOT_ASKED = (
+    "cluster proves and measures a server by HTTP on a TCP port, so this one would never be ready",
+    "remove it; for TLS put a proxy in front of the server",
+)
+REFUSED = {
+    **dict.fromkeys(("ssl-certfile", "ssl-keyfile", "ssl-ca-certs", "uds", "grpc"), _NOT_ASKED),
+    "config": ("the flags in that file would be seen by no check", "write them into the recipe, under `vllm`"),
+}
+"""Flags that cannot be given, with why and what to do: of servers that speak TLS, listen on a Unix socket only or speak
+no HTTP, and a file of flags."""
 SHORT = {f"{kind[0]}p": f"{kind}-parallel-size" for kind in ("tensor", "pipeline", "data")}
 SHORT |= {"n": "nnodes", "r": "node-rank"}
 MEASURING_FLAGS = ("--enable-per-request-metrics", "--enable-prompt-tokens-details")
@@ -105,23 +113,28 @@ def _layout_flags(recipe: Recipe, layout: Layout, rank: int) -> dict[str, JsonVa
 
 def _recipe_flags(recipe: Recipe, ours: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """The recipe's flags; those that repeat ours are left out."""
-    flags = {SHORT.get(key, key): value for key, value in recipe.vllm.items()}
+    flags = {settled(key): value for key, value in recipe.vllm.items()}
     for key, value in recipe.vllm.items():
-        flag = SHORT.get(key, key)
-        if flag in NOT_ASKED and value is not False:
-            raise _not_asked(f"the recipe's key vllm.{key}", f"recipe {recipe.name}")
+        flag = settled(key)
+        if flag in REFUSED and value is not False:
+            raise _refused(flag, f"the recipe's key vllm.{key}", f"recipe {recipe.name}")
         if flag in OURS and str(value) != str(ours.get(flag)):
             shown, own = "set" if flag == "api-key" else json.dumps(value), ours.get(flag)
             given = "which cluster sets itself" if own is None else f"but here it is {json.dumps(own)}"
             what, remedy = f"the recipe's key vllm.{key} is {shown}, {given}", f"remove the key and use {OURS[flag]}"
             raise UsageError(what, code="flag-managed", where=f"recipe {recipe.name}", remedy=remedy)
-    return {flag: value for flag, value in flags.items() if flag not in OURS}
+    return {flag: value for flag, value in flags.items() if flag not in OURS and flag not in REFUSED}
 
 
-def _not_asked(what: str, where: str) -> UsageError:
-    what = f"{what}: cluster proves and measures a server by HTTP on a TCP port, so this one would never be ready"
-    remedy = "remove it; for TLS put a proxy in front of the server"
-    return UsageError(what, code="flag-not-supported", where=where, remedy=remedy)
+def settled(name: str) -> str:
+    """The flag of OURS or REFUSED that vLLM takes a name for (argparse accepts any unambiguous beginning), else the
+    name."""
+    return SHORT.get(name) or next((flag for flag in (*OURS, *REFUSED) if flag.startswith(name)), name)
+
+
+def _refused(flag: str, what: str, where: str) -> UsageError:
+    why, remedy = REFUSED[flag]
+    return UsageError(f"{what}: {why}", code="flag-not-supported", where=where, remedy=remedy)
 
 
 def flag_words(flag: str, value: JsonValue) -> list[str]:
@@ -223,11 +236,11 @@ def refuse_extra(extra: Sequence[str]) -> None:
         given = word.partition("=")[0]
         name = given.replace("_", "-")
         flag = SHORT.get(name[1:], SHORT.get(name[1:2])) if re.match("-[^-]", name) else None  # `-n2` is `-n 2`
-        if name.startswith("--") and len(name) > 4:
-            flag = next((flag for flag in (*OURS, *NOT_ASKED) if flag.startswith(name[2:])), None)
-        if flag in NOT_ASKED:
-            raise _not_asked(f"{given} after --", where)
-        if flag:
+        if name.startswith("--") and len(name) > 2:
+            flag = settled(name[2:])
+        if flag in REFUSED:
+            raise _refused(flag, f"{given} after --", where)
+        if flag in OURS:
             what = f"{given} after -- is set by cluster"
             raise UsageError(what, code="flag-managed", where=where, remedy=f"use {OURS[flag]}")
     for name in (*secrets_in(serve_flags({}, extra)), *secrets_in(extra)):

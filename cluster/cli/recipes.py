@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster.argv.fabric import fabric_environment
 from cluster.argv.ray import ray_environment
-from cluster.argv.vllm import OURS, SHORT, Layout, vllm_serve
+from cluster.argv.vllm import OURS, Layout, settled, vllm_serve
 from cluster.cli.options import COMMON, IMPORT, SET, Parser
 from cluster.config.find import expand, find_recipe, recipe_files, shipped
 from cluster.config.foreign import read_foreign
@@ -109,7 +109,7 @@ def problems_of(path: Path) -> Iterator[str]:
 
 
 def _problems(recipe: Recipe, path: Path) -> Iterator[str]:
-    ours = {flag: OURS[SHORT.get(flag, flag)] for flag in recipe.vllm if SHORT.get(flag, flag) in OURS}
+    ours = {flag: OURS[settled(flag)] for flag in recipe.vllm if settled(flag) in OURS}
     yield from (f"{path}: vllm.{flag}: set by cluster; use {instead}" for flag, instead in ours.items())
     for flag in (flag for flag in recipe.fork_flags if flag not in recipe.vllm):
         yield f"{path}: fork_flags: `{flag}` is no flag under vllm"

@@ -103,7 +103,7 @@ def test_a_flag_that_contradicts_is_named_and_its_value_is_no_secret_told(key: s
     assert ("8675309" in str(caught.value.lines())) is (key != "api-key")
 
 
-@pytest.mark.parametrize("flag", ["ssl-certfile", "ssl-keyfile", "uds"])
+@pytest.mark.parametrize("flag", ["ssl-certfile", "ssl-keyfile", "uds", "ud"])
 def test_a_server_that_would_not_be_seen_is_refused(flag: str) -> None:
     """`up` asks by plain HTTP: with TLS or a Unix socket it would wait until its time is over."""
     with pytest.raises(UsageError) as caught:
@@ -113,13 +113,36 @@ def test_a_server_that_would_not_be_seen_is_refused(flag: str) -> None:
         refuse_extra(["--seed", "1", f"--{flag[:6]}", "/certs/x"])
 
 
+def test_a_file_of_flags_is_refused() -> None:
+    """It can hold the port, sizes and TLS, which no check would see; `--config-format` is another flag."""
+    with pytest.raises(UsageError, match=r"vllm\.config: .*no check"):
+        vllm_serve(recipe({"config": "/x.yaml"}), RAY)
+    for word in ("--config", "--config=/x.yaml", "--conf"):
+        with pytest.raises(UsageError, match="after --: .*no check"):
+            refuse_extra([word, "/x.yaml"])
+    refuse_extra(["--config-format", "hf"])
+
+
+@pytest.mark.parametrize("key", ["por", "api-ke", "tensor_parallel"])
+def test_the_beginning_of_a_flag_of_ours_is_that_flag(key: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        vllm_serve(recipe({key: 7}), RAY)
+    assert caught.value.code == "flag-managed"
+
+
+@pytest.mark.parametrize("flag", ["uds", "grpc", "ssl-certfile", "config"])
+def test_a_refused_flag_that_is_off_becomes_no_word(flag: str) -> None:
+    """vLLM has no `--no-uds`."""
+    assert vllm_serve(recipe({flag: False}), RAY) == vllm_serve(recipe(), RAY)
+
+
 def test_a_flag_that_says_the_same_is_left_out() -> None:
     words = vllm_serve(recipe({"tp": 2, "distributed_executor_backend": "ray"}), RAY)
     assert words.count("--tensor-parallel-size") == 1
     assert words == vllm_serve(recipe(), RAY)
 
 
-OF_OURS = "--tensor-parallel-size --tensor_parallel_size=4 --tensor-parallel -tp -tp=4 --port --port=1 -n -r -n2"
+OF_OURS = "--tensor-parallel-size --tensor_parallel_size=4 --tensor-parallel -tp -tp=4 --port --port=1 -n -r -n2 --po --api-k --h --m"
 OF_OURS += " --served-model-name --headless --api-key=sesame"
 
 
@@ -171,7 +194,7 @@ def test_flags_that_serve_is_given(recipe_flags: dict[str, Any], words: list[str
 
 
 def test_users_words_pass_as_they_are() -> None:
-    extra = ("--max-num-seqs", "8", "-O3", "--model-impl", "vllm", "--chat-template", "a b\n$`", "-1", "--", "--p")
+    extra = ("--max-num-seqs", "8", "-O3", "--model-impl", "vllm", "--chat-template", "a b\n$`", "-1")
     assert vllm_serve(recipe(), RAY, extra=extra)[-len(extra) :] == extra
 
 
