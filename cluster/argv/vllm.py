@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import JsonValue
@@ -47,6 +49,7 @@ SHORT = {f"{kind[0]}p": f"{kind}-parallel-size" for kind in ("tensor", "pipeline
 SHORT |= {"n": "nnodes", "r": "node-rank"}
 MEASURING_FLAGS = ("--enable-per-request-metrics", "--enable-prompt-tokens-details")
 MEASURING_SINCE = (0, 32)
+AFTER = "command line, after --"
 AUTO = -1
 """A length that vLLM chooses itself: the longest that the model allows and that fits the cache."""
 THOUSANDS = {letter: 1000**power for power, letter in enumerate("kmgt", 1)}
@@ -77,10 +80,13 @@ def vllm_serve(
 
     `revision` replaces the recipe's (a commit found on the hosts). `measuring` are flags that cluster adds for itself,
     `extra` the user's words after `--`, as they are.
-    Raises UsageError when a flag of the recipe or an extra word is one that cluster sets.
+    Raises UsageError when a flag of the recipe or an extra word is one that cluster sets, or a number that vLLM
+    refuses.
     """
     ours = _layout_flags(recipe, layout, rank)
     refuse_extra(extra)
+    check_numbers(recipe.vllm, "vllm.", f"recipe {recipe.name}")
+    check_numbers(serve_flags({}, extra), "--", AFTER)
     words = ["vllm", "serve", recipe.model]
     if not recipe.model.startswith("/"):
         words += ["--revision", revision or recipe.revision]
@@ -228,10 +234,44 @@ def read_count(flag: str, value: JsonValue, unit: str = "a number", more: str = 
     return count
 
 
+def read_share(value: JsonValue) -> float:
+    """vLLM's share of the memory. Raises ValueError for what is none."""
+    with suppress(ValueError):
+        if 0 < (share := float(_word(value))) <= 1:
+            return share
+    raise ValueError(f"gpu-memory-utilization: found {value!r}; expected a number above 0 and at most 1")
+
+
+NUMBERS: dict[str, Callable[[JsonValue], float]] = {
+    "max-model-len": read_length,
+    "gpu-memory-utilization": read_share,
+    **{flag: partial(read_count, flag) for flag in ("max-num-seqs", "max-num-batched-tokens")},
+}
+"""Flags whose value is read before any host is asked: vLLM would end over it, minutes later."""
+
+
+def check_numbers(flags: Mapping[str, JsonValue], prefix: str, where: str) -> None:
+    """Raise UsageError for a value of NUMBERS that vLLM refuses."""
+    for flag, value in flags.items():
+        try:
+            NUMBERS.get(flag.replace("_", "-"), _word)(value)
+        except ValueError as error:
+            raise UsageError(f"{prefix}{error}", code="value-invalid", where=where) from None
+
+
+def check_bind(address: str) -> str:
+    """The address that the API listens on: IPv4, IPv6 or a name. Raises UsageError."""
+    with suppress(ValueError):
+        if re.fullmatch(r"(?!-)[\w.-]*[A-Za-z][\w-]*\.?", address, re.ASCII) or ipaddress.ip_address(address):
+            return address
+    remedy = "an IPv4 or IPv6 address of the head, or a name: 127.0.0.1, ::1, localhost; 0.0.0.0 is all"
+    raise UsageError(f"--bind {address}: not an address", code="address-invalid", remedy=remedy)
+
+
 def refuse_extra(extra: Sequence[str]) -> None:
-    """Raise UsageError when one of the user's words after `--` is a flag that cluster sets, or contains a secret.
+    """Raise UsageError when one of the user's words after `--` is a flag that cluster sets, is a secret, or stands
+    before all flags.
     argparse accepts any unambiguous beginning of a flag, so beginnings are refused too."""
-    where = "command line, after --"
     for word in extra:
         given = word.partition("=")[0]
         name = given.replace("_", "-")
@@ -239,11 +279,14 @@ def refuse_extra(extra: Sequence[str]) -> None:
         if name.startswith("--") and len(name) > 2:
             flag = settled(name[2:])
         if flag in REFUSED:
-            raise _refused(flag, f"{given} after --", where)
+            raise _refused(flag, f"{given} after --", AFTER)
         if flag in OURS:
             what = f"{given} after -- is set by cluster"
-            raise UsageError(what, code="flag-managed", where=where, remedy=f"use {OURS[flag]}")
+            raise UsageError(what, code="flag-managed", where=AFTER, remedy=f"use {OURS[flag]}")
     for name in (*secrets_in(serve_flags({}, extra)), *secrets_in(extra)):
         what = f"{f'--{name}' if name else 'a word'} after -- looks like a secret, and everybody can read command lines"
         remedy = "give it with -e NAME=VALUE, which stays out of command lines"
-        raise UsageError(what, code="secret-in-words", where=where, remedy=remedy)
+        raise UsageError(what, code="secret-in-words", where=AFTER, remedy=remedy)
+    for word in next(iter(script.flags(extra)))[1]:
+        what = f"`{word}` after -- belongs to no flag: vLLM would take it for a second model"
+        raise UsageError(what, code="word-not-expected", where=AFTER, remedy="give flags of vLLM: -- --FLAG VALUE")

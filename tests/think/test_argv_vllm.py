@@ -10,6 +10,7 @@ from cluster.argv.vllm import (
     MEASURING_FLAGS,
     OURS,
     Layout,
+    check_bind,
     flag_words,
     measuring_flags,
     read_length,
@@ -118,7 +119,7 @@ def test_a_file_of_flags_is_refused() -> None:
     with pytest.raises(UsageError, match=r"vllm\.config: .*no check"):
         vllm_serve(recipe({"config": "/x.yaml"}), RAY)
     for word in ("--config", "--config=/x.yaml", "--conf"):
-        with pytest.raises(UsageError, match="after --: .*no check"):
+        with pytest.raises(UsageError, match=r"after --: .*no check"):
             refuse_extra([word, "/x.yaml"])
     refuse_extra(["--config-format", "hf"])
 
@@ -142,8 +143,8 @@ def test_a_flag_that_says_the_same_is_left_out() -> None:
     assert words == vllm_serve(recipe(), RAY)
 
 
-OF_OURS = "--tensor-parallel-size --tensor_parallel_size=4 --tensor-parallel -tp -tp=4 --port --port=1 -n -r -n2 --po --api-k --h --m"
-OF_OURS += " --served-model-name --headless --api-key=sesame"
+OF_OURS = "--tensor-parallel-size --tensor_parallel_size=4 --tensor-parallel -tp -tp=4 --port --port=1 -n -r -n2"
+OF_OURS += " --served-model-name --headless --api-key=sesame --po --api-k --h --m"
 
 
 @pytest.mark.parametrize(
@@ -191,6 +192,45 @@ def test_users_words_may_not_say_what_cluster_gives_nor_a_secret(words: list[str
 )
 def test_flags_that_serve_is_given(recipe_flags: dict[str, Any], words: list[str], flags: dict[str, Any]) -> None:
     assert serve_flags(recipe_flags, words) == flags
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("max-model-len", "128x"),
+        ("max_model_len", 0),
+        ("gpu-memory-utilization", "1.8"),
+        ("gpu-memory-utilization", "0,9"),
+        ("gpu-memory-utilization", "nan"),
+        ("max-num-seqs", 0),
+        ("max-num-batched-tokens", "many"),
+    ],
+)
+def test_numbers_that_vllm_refuses(flag: str, value: JsonValue) -> None:
+    """In the recipe and after --; what is allowed is said."""
+    for flags, words, named in (({flag: value}, (), "vllm."), ({}, (f"--{flag}", str(value)), "--")):
+        with pytest.raises(UsageError) as caught:
+            vllm_serve(recipe(flags), RAY, extra=words)
+        assert (caught.value.code, bool(caught.value.where)) == ("value-invalid", True)
+        assert caught.value.what.startswith(named + flag.replace("_", "-") + ": found ")
+        assert "; expected " in caught.value.what
+
+
+@pytest.mark.parametrize("words", [["8192"], ["a/model", "--seed", "1"], ["--", "x"]])
+def test_a_word_without_a_flag_is_refused(words: list[str]) -> None:
+    with pytest.raises(UsageError, match="no flag"):
+        refuse_extra(words)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::1", "localhost", "spark1.local", "192.168.1.9", "10-0-0-1.lan"])
+def test_addresses_to_listen_on(address: str) -> None:
+    assert check_bind(address) == address
+
+
+@pytest.mark.parametrize("address", ["a b", "999.1.1.1", "1.2.3", "[::1]", "http://x", "a:80", "-x", "x\n"])
+def test_what_nothing_can_listen_on(address: str) -> None:
+    with pytest.raises(UsageError, match="not an address"):
+        check_bind(address)
 
 
 def test_users_words_pass_as_they_are() -> None:

@@ -208,9 +208,9 @@ def test_the_release_decides_what_a_window_keeps(capsys: pytest.CaptureFixture[s
         (["--sequences", "-1"], "option-invalid"),
         (["--memory-gib", "0"], "option-invalid"),
         (["--set", "vllm.max-model-len=lots"], "value-invalid"),
-        (["--set", "vllm.gpu-memory-utilization=most"], "not-in-range"),
-        (["--set", "vllm.gpu-memory-utilization=[1]"], "not-in-range"),
-        (["--set", "vllm.gpu-memory-utilization=1.2"], "not-in-range"),
+        (["--set", "vllm.gpu-memory-utilization=most"], "value-invalid"),
+        (["--set", "vllm.gpu-memory-utilization=[1]"], "value-invalid"),
+        (["--set", "vllm.gpu-memory-utilization=1.2"], "value-invalid"),
     ],
 )
 def test_sizes_that_are_none(words: list[str], code: str, capsys: pytest.CaptureFixture[str]) -> None:
