@@ -104,6 +104,54 @@ def test_what_cannot_be(kept: Path, capsys: pytest.CaptureFixture[str], words: t
     assert (code, out, what in err) == (2, "", True), err
 
 
+SERIES = "benchmarks.0.machine.0.series.spark1"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("benchmarks.0.machine", None),
+        ("benchmarks.0.machine.0.before.spark1.power_w", "much"),
+        (f"{SERIES}.t.0", None),
+        (f"{SERIES}.power_w", []),
+        ("benchmarks.0.ttfr.std", "x"),
+        ("benchmarks.0.tg_throughput.values", None),
+        ("benchmarks.0.tg_throughput", "6.5"),
+        ("benchmarks.0.failures", 1),
+        ("benchmarks.0.server", {"requests": "many"}),
+        ("benchmarks.0", None),
+        ("manifest.hosts.0", "spark1"),
+        ("manifest.tp", "2"),
+        ("manifest.spec.recipe", ""),
+        ("manifest.spec.recipe", {"vllm": 1}),
+        ("timestamp", 7),
+        ("latency_ms", "x"),
+        *(("schema", value) for value in (-1, 0, 1.5, "x", True, None)),
+    ],
+)
+def test_an_edited_result_is_refused_by_its_key(
+    kept: Path, capsys: pytest.CaptureFixture[str], key: str, value: object
+) -> None:
+    document = json.loads((kept / "20261122-tp2.json").read_text())
+    *path, last = (int(part) if part.isdecimal() else part for part in key.split("."))
+    place = document
+    for part in path:
+        place = place[part]
+    place[last] = value
+    (kept / "edited.json").write_text(json.dumps(document))
+    code, out, err = typed(capsys, "edited.json")
+    assert (code, out, "[result-invalid]" in err) == (2, "", True), err
+    assert key.removesuffix(".power_w").removesuffix(".values") in err
+
+
+@pytest.mark.parametrize("number", [-1, 0, 1.5, "x"])
+def test_a_form_of_series_that_never_was(kept: Path, capsys: pytest.CaptureFixture[str], number: object) -> None:
+    document = sweep_series().document() | {"series": number}
+    (kept / "x.series.json").write_text(json.dumps(document))
+    code, _, err = typed(capsys, "x.series.json")
+    assert (code, "series: expected a whole number" in err) == (2, True), err
+
+
 @pytest.mark.parametrize(
     ("output", "kept_as_it_was"),
     [
