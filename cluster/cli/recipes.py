@@ -130,7 +130,12 @@ def _import(args: argparse.Namespace, screen: Screen) -> ExitCode:
         try:
             imported = read_foreign(path, OURS, MANAGED)
             target = folder / f"{imported.name}.yaml"
-            _save(imported, target, replace=args.force and target not in done)
+            if target in done:
+                what = f"{path}: {target} was just made of {done[target].path}"
+                raise UsageError(
+                    what, code="file-exists", remedy="rename one of the two, or import it with another -o DIR"
+                )
+            _save(imported, target, replace=args.force)
         except ClusterError as error:
             if len(given) == 1 and path in given:
                 raise

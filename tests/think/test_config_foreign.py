@@ -222,6 +222,8 @@ def test_a_folder_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert [(row["from"], row["path"]) for row in document["imported"]] == [("theirs/a.yaml", "recipes/a.yaml")]
     codes = [error["code"] for error in document["failed"]]
     assert codes == ["recipe-not-importable", "recipe-form-unknown", "file-exists"]
+    assert document["failed"][-1]["error"] == "theirs/other/a.yaml: recipes/a.yaml was just made of theirs/a.yaml"
+    assert "--force" not in document["failed"][-1]["hint"]
     assert main(["recipes", "import", "theirs/deep", "-o", "new"]) == 1
 
 

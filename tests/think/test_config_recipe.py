@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,15 @@ def test_a_name_is_looked_up_here_then_among_the_packaged_ones() -> None:
     write("recipes/.hidden.yaml", RECIPE)
     assert load_recipe("mine").recipe.name == "mine"
     assert ".hidden" not in recipe_files()
+
+
+@pytest.mark.parametrize("words", ["list", "show", "check", "show gemma-4-31b-fp8"])
+def test_a_folder_of_recipes_that_cannot_be_read_is_told(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not only packaged ones, as if there were no others."""
+    shutil.rmtree("recipes", ignore_errors=True)
+    Path("recipes").write_text("no folder")
+    assert main(["recipes", *words.split()]) == 2
+    assert "error: recipes: cannot be read: Not a directory [file-unreadable]" in capsys.readouterr().err
 
 
 def test_a_path_is_a_path() -> None:
