@@ -123,6 +123,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def _neighbor(path: Path) -> str:
+    if path.is_symlink():
+        return f"it is a link to {path.readlink()}, which does not exist"
     return did_you_mean(path.name, [entry.name for entry in path.parent.glob("*") if entry.suffix in _ENDINGS])
 
 
