@@ -85,8 +85,8 @@ def vllm_serve(
     """
     ours = _layout_flags(recipe, layout, rank)
     refuse_extra(extra)
-    check_numbers(recipe.vllm, "vllm.", f"recipe {recipe.name}")
-    check_numbers(serve_flags({}, extra), "--", AFTER)
+    check_values(recipe.vllm, "vllm.", f"recipe {recipe.name}")
+    check_values(serve_flags({}, extra), "--", AFTER)
     words = ["vllm", "serve", recipe.model]
     if not recipe.model.startswith("/"):
         words += ["--revision", revision or recipe.revision]
@@ -250,11 +250,21 @@ NUMBERS: dict[str, Callable[[JsonValue], float]] = {
 """Flags whose value is read before any host is asked: vLLM would end over it, minutes later."""
 
 
-def check_numbers(flags: Mapping[str, JsonValue], prefix: str, where: str) -> None:
-    """Raise UsageError for a value of NUMBERS that vLLM refuses."""
+def _read_json(flag: str, text: str) -> None:
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{flag}: found {text!r}; expected a JSON object ({error})") from None
+
+
+def check_values(flags: Mapping[str, JsonValue], prefix: str, where: str) -> None:
+    """Raise UsageError for a value of NUMBERS that vLLM refuses, and for a JSON object that cannot be read."""
     for flag, value in flags.items():
+        name = flag.replace("_", "-")
         try:
-            NUMBERS.get(flag.replace("_", "-"), _word)(value)
+            NUMBERS.get(name, _word)(value)
+            if isinstance(value, str) and value.startswith("{") and name.endswith(("-config", "-overrides", "-kwargs")):
+                _read_json(name, value)
         except ValueError as error:
             raise UsageError(f"{prefix}{error}", code="value-invalid", where=where) from None
 

@@ -204,9 +204,11 @@ def test_flags_that_serve_is_given(recipe_flags: dict[str, Any], words: list[str
         ("gpu-memory-utilization", "nan"),
         ("max-num-seqs", 0),
         ("max-num-batched-tokens", "many"),
+        ("kv-transfer-config", '{"a":'),
+        ("hf_overrides", "{a: 1}"),
     ],
 )
-def test_numbers_that_vllm_refuses(flag: str, value: JsonValue) -> None:
+def test_values_that_vllm_refuses(flag: str, value: JsonValue) -> None:
     """In the recipe and after --; what is allowed is said."""
     for flags, words, named in (({flag: value}, (), "vllm."), ({}, (f"--{flag}", str(value)), "--")):
         with pytest.raises(UsageError) as caught:

@@ -138,6 +138,7 @@ def test_flags_instead_of_a_command() -> None:
             "curl -H 'Authorization: Bearer (hidden)'",
         ),
         ("vllm serve a/b --seed $SEED", "--seed", "$SEED"),
+        ("vllm serve a/b -tp 0", "--tensor-parallel-size", "0"),
         ("vllm serve a/b --port {port}", "--port", "{port}"),
         ("vllm serve a/b --distributed-executor-backend uni", "--distributed-executor-backend", "uni"),
         ("vllm serve a/b --served-model-name hf_0123456789abcdefgh", "--served-model-name", "(hidden)"),
