@@ -174,3 +174,28 @@ def test_no_measurement_is_overwritten(
     assert (code, "[file-exists]" in err) == ((2, True) if kept_as_it_was else (0, False)), err
     assert Path(output).read_bytes() == before or not kept_as_it_was
     assert Path("first.md").exists() != kept_as_it_was, "nothing is written"
+
+
+@pytest.mark.parametrize("end", ["html", "md", "csv"])
+def test_names_in_a_result_stay_text(kept: Path, capsys: pytest.CaptureFixture[str], end: str) -> None:
+    """No code for a browser, nothing that moves a terminal's cursor; names in other scripts as they are."""
+    text = (kept / "20261122-tp2.json").read_text()
+    (kept / "odd.json").write_text(text.replace('"gemma-4-31b-fp8"', '"<script>x</script>\\u001b[31m\\u009b1m 模型"'))
+    assert typed(capsys, "odd.json", "-o", f"x.{end}")[0] == 0
+    shown = Path(f"x.{end}").read_text()
+    assert "模型" in shown
+    assert not {"\x1b", "\x9b"} & {*shown}
+    assert ("<script>x" in shown) == (end == "csv")
+    printed = typed(capsys, "odd.json")[1]
+    assert not {"\x1b", "\x9b"} & {*printed}
+
+
+def test_a_newest_file_that_cannot_be_read_is_told(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("20261122-tp2.json", "20261121-tp1.json"):
+        (kept / name.replace("-", "T120000.0Z-")).write_text((kept / name).read_text())
+    (kept / "20281129T000000.000001Z-x-tp1.json").mkdir()
+    (kept / "20291129T000000.000001Z-x-tp1.json").write_text("{")
+    (kept / "report.json").write_text("{}")
+    code, _, err = typed(capsys)
+    assert (code, err.count("passed over: ")) == (0, 2), err
+    assert "passed over: results/20281129T000000.000001Z-x-tp1.json: " in err.replace(f"{kept.parent}/", "")
