@@ -177,8 +177,8 @@ def see_key(name: str, entry: HostEntry, target: SshTarget) -> KnownKey:
         keys = read_known_hosts([str(file)])
     if not keys:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no output of ssh"]
-        told = (("-p", entry.port), ("-l", entry.user), ("-J", entry.jump))
-        typed = shlex.join(["ssh", *(str(word) for row in told if row[1] for word in row), entry.address])
+        options_given = (("-p", entry.port), ("-l", entry.user), ("-J", entry.jump))
+        typed = shlex.join(["ssh", *(str(word) for row in options_given if row[1] for word in row), entry.address])
         remedy = f"check that `{typed}` gets as far as asking about the key"
         what = f"{name} shows no host key: {lines[-1]}"
         raise UnreachableError(what, code="host-key-not-shown", where=name, remedy=remedy)
