@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import JsonValue
@@ -33,12 +35,21 @@ OURS = {
     "host": "--bind",
     "api-key": f"-e {API_KEY}=…, which stays out of command lines",
 }
-NOT_ASKED = ("ssl-certfile", "ssl-keyfile", "ssl-ca-certs", "uds", "grpc")
-"""Flags of servers that speak TLS, listen on a Unix socket only, or speak no HTTP."""
+_NOT_ASKED = (
+    "cluster proves and measures a server by HTTP on a TCP port, so this one would never be ready",
+    "remove it; for TLS put a proxy in front of the server",
+)
+REFUSED = {
+    **dict.fromkeys(("ssl-certfile", "ssl-keyfile", "ssl-ca-certs", "uds", "grpc"), _NOT_ASKED),
+    "config": ("the flags in that file would be seen by no check", "write them into the recipe, under `vllm`"),
+}
+"""Flags that cannot be given, with why and what to do: of servers that speak TLS, listen on a Unix socket only or speak
+no HTTP, and a file of flags."""
 SHORT = {f"{kind[0]}p": f"{kind}-parallel-size" for kind in ("tensor", "pipeline", "data")}
 SHORT |= {"n": "nnodes", "r": "node-rank"}
 MEASURING_FLAGS = ("--enable-per-request-metrics", "--enable-prompt-tokens-details")
 MEASURING_SINCE = (0, 32)
+AFTER = "command line, after --"
 AUTO = -1
 """A length that vLLM chooses itself: the longest that the model allows and that fits the cache."""
 THOUSANDS = {letter: 1000**power for power, letter in enumerate("kmgt", 1)}
@@ -69,10 +80,13 @@ def vllm_serve(
 
     `revision` replaces the recipe's (a commit found on the hosts). `measuring` are flags that cluster adds for itself,
     `extra` the user's words after `--`, as they are.
-    Raises UsageError when a flag of the recipe or an extra word is one that cluster sets.
+    Raises UsageError when a flag of the recipe or an extra word is one that cluster sets, or a number that vLLM
+    refuses.
     """
     ours = _layout_flags(recipe, layout, rank)
     refuse_extra(extra)
+    check_values(recipe.vllm, "vllm.", f"recipe {recipe.name}")
+    check_values(serve_flags({}, extra), "--", AFTER)
     words = ["vllm", "serve", recipe.model]
     if not recipe.model.startswith("/"):
         words += ["--revision", revision or recipe.revision]
@@ -105,23 +119,28 @@ def _layout_flags(recipe: Recipe, layout: Layout, rank: int) -> dict[str, JsonVa
 
 def _recipe_flags(recipe: Recipe, ours: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """The recipe's flags; those that repeat ours are left out."""
-    flags = {SHORT.get(key, key): value for key, value in recipe.vllm.items()}
+    flags = {settled(key): value for key, value in recipe.vllm.items()}
     for key, value in recipe.vllm.items():
-        flag = SHORT.get(key, key)
-        if flag in NOT_ASKED and value is not False:
-            raise _not_asked(f"the recipe's key vllm.{key}", f"recipe {recipe.name}")
+        flag = settled(key)
+        if flag in REFUSED and value is not False:
+            raise _refused(flag, f"the recipe's key vllm.{key}", f"recipe {recipe.name}")
         if flag in OURS and str(value) != str(ours.get(flag)):
             shown, own = "set" if flag == "api-key" else json.dumps(value), ours.get(flag)
             given = "which cluster sets itself" if own is None else f"but here it is {json.dumps(own)}"
             what, remedy = f"the recipe's key vllm.{key} is {shown}, {given}", f"remove the key and use {OURS[flag]}"
             raise UsageError(what, code="flag-managed", where=f"recipe {recipe.name}", remedy=remedy)
-    return {flag: value for flag, value in flags.items() if flag not in OURS}
+    return {flag: value for flag, value in flags.items() if flag not in OURS and flag not in REFUSED}
 
 
-def _not_asked(what: str, where: str) -> UsageError:
-    what = f"{what}: cluster proves and measures a server by HTTP on a TCP port, so this one would never be ready"
-    remedy = "remove it; for TLS put a proxy in front of the server"
-    return UsageError(what, code="flag-not-supported", where=where, remedy=remedy)
+def settled(name: str) -> str:
+    """The flag of OURS or REFUSED that vLLM takes a name for (argparse accepts any unambiguous beginning), else the
+    name."""
+    return SHORT.get(name) or next((flag for flag in (*OURS, *REFUSED) if flag.startswith(name)), name)
+
+
+def _refused(flag: str, what: str, where: str) -> UsageError:
+    why, remedy = REFUSED[flag]
+    return UsageError(f"{what}: {why}", code="flag-not-supported", where=where, remedy=remedy)
 
 
 def flag_words(flag: str, value: JsonValue) -> list[str]:
@@ -215,22 +234,69 @@ def read_count(flag: str, value: JsonValue, unit: str = "a number", more: str = 
     return count
 
 
+def read_share(value: JsonValue) -> float:
+    """vLLM's share of the memory. Raises ValueError for what is none."""
+    with suppress(ValueError):
+        if 0 < (share := float(_word(value))) <= 1:
+            return share
+    raise ValueError(f"gpu-memory-utilization: found {value!r}; expected a number above 0 and at most 1")
+
+
+NUMBERS: dict[str, Callable[[JsonValue], float]] = {
+    "max-model-len": read_length,
+    "gpu-memory-utilization": read_share,
+    **{flag: partial(read_count, flag) for flag in ("max-num-seqs", "max-num-batched-tokens")},
+}
+"""Flags whose value is read before any host is asked: vLLM would end over it, minutes later."""
+
+
+def _read_json(flag: str, text: str) -> None:
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{flag}: found {text!r}; expected a JSON object ({error})") from None
+
+
+def check_values(flags: Mapping[str, JsonValue], prefix: str, where: str) -> None:
+    """Raise UsageError for a value of NUMBERS that vLLM refuses, and for a JSON object that cannot be read."""
+    for flag, value in flags.items():
+        name = flag.replace("_", "-")
+        try:
+            NUMBERS.get(name, _word)(value)
+            if isinstance(value, str) and value.startswith("{") and name.endswith(("-config", "-overrides", "-kwargs")):
+                _read_json(name, value)
+        except ValueError as error:
+            raise UsageError(f"{prefix}{error}", code="value-invalid", where=where) from None
+
+
+def check_bind(address: str) -> str:
+    """The address that the API listens on: IPv4, IPv6 or a name. Raises UsageError."""
+    with suppress(ValueError):
+        if re.fullmatch(r"(?!-)[\w.-]*[A-Za-z][\w-]*\.?", address, re.ASCII) or ipaddress.ip_address(address):
+            return address
+    remedy = "an IPv4 or IPv6 address of the head, or a name: 127.0.0.1, ::1, localhost; 0.0.0.0 is all"
+    raise UsageError(f"--bind {address}: not an address", code="address-invalid", remedy=remedy)
+
+
 def refuse_extra(extra: Sequence[str]) -> None:
-    """Raise UsageError when one of the user's words after `--` is a flag that cluster sets, or contains a secret.
+    """Raise UsageError when one of the user's words after `--` is a flag that cluster sets, is a secret, or stands
+    before all flags.
     argparse accepts any unambiguous beginning of a flag, so beginnings are refused too."""
-    where = "command line, after --"
     for word in extra:
         given = word.partition("=")[0]
         name = given.replace("_", "-")
         flag = SHORT.get(name[1:], SHORT.get(name[1:2])) if re.match("-[^-]", name) else None  # `-n2` is `-n 2`
-        if name.startswith("--") and len(name) > 4:
-            flag = next((flag for flag in (*OURS, *NOT_ASKED) if flag.startswith(name[2:])), None)
-        if flag in NOT_ASKED:
-            raise _not_asked(f"{given} after --", where)
-        if flag:
+        if name.startswith("--") and len(name) > 2:
+            flag = settled(name[2:])
+        if flag in REFUSED:
+            raise _refused(flag, f"{given} after --", AFTER)
+        if flag in OURS:
             what = f"{given} after -- is set by cluster"
-            raise UsageError(what, code="flag-managed", where=where, remedy=f"use {OURS[flag]}")
+            raise UsageError(what, code="flag-managed", where=AFTER, remedy=f"use {OURS[flag]}")
     for name in (*secrets_in(serve_flags({}, extra)), *secrets_in(extra)):
         what = f"{f'--{name}' if name else 'a word'} after -- looks like a secret, and everybody can read command lines"
         remedy = "give it with -e NAME=VALUE, which stays out of command lines"
-        raise UsageError(what, code="secret-in-words", where=where, remedy=remedy)
+        raise UsageError(what, code="secret-in-words", where=AFTER, remedy=remedy)
+    for word in next(iter(script.flags(extra)))[1]:
+        what = f"`{word}` after -- belongs to no flag: vLLM would take it for a second model"
+        raise UsageError(what, code="word-not-expected", where=AFTER, remedy="give flags of vLLM: -- --FLAG VALUE")

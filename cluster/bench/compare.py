@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +18,6 @@ from cluster.bench.result import (
     differences,
     find_baseline,
     read_result,
-    stored_results,
     warnings,
 )
 from cluster.bench.rows import suffix
@@ -355,8 +355,9 @@ def with_recipe(entry: Entry) -> Entry:
     return replace(entry, reading=Reading(None, "the recipe of this result is not found here"))
 
 
-def newest(directory: Path) -> list[Path]:
+def newest(directory: Path, tell: Callable[[str], object]) -> list[Path]:
     """What `cluster report` takes by itself: the newest result, with the series it is of or its stored baseline.
+    Newer ones that cannot be read are told.
 
     Raises UsageError when nothing is stored.
     """
@@ -364,7 +365,13 @@ def newest(directory: Path) -> list[Path]:
     for path in sorted(directory.glob(f"*{ENDING}")):
         with suppress(ClusterError):
             kept |= dict.fromkeys((point.result for point in read_series(path).points), path)
-    for path, result in stored_results((*directory.glob("*.json"), *directory.glob(f"*{PARTIAL}"))):
+    for path in sorted((*directory.glob("*.json"), *directory.glob(f"*{PARTIAL}")), reverse=True):
+        try:
+            result = read_result(path)
+        except ClusterError as error:
+            if re.match(r"\d{8}T\d{6}", path.name) and not path.name.endswith(ENDING):
+                tell(f"passed over: {error.what}")
+            continue
         if path.name in kept:
             return [kept[path.name]]
         several = (result.manifest.tp or 1) > 1 or result.manifest.replicas

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from pydantic import ValidationError
 
 from cluster import __version__
 from cluster.bench.endpoint import REMEDIES, engine_warnings, lacking
 from cluster.bench.rows import Row, Sentinel, known_values, parse_row, parse_sentinel
+from cluster.bench.stored import Details, check_values, check_version
 from cluster.bench.workload import corpus_id
+from cluster.config.written import show
 from cluster.errors import ClusterError, UsageError
 from cluster.spark.gpu import SPARK, Card, card_of
 
@@ -228,12 +231,18 @@ def clocks(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def parse_result(document: dict[str, Any]) -> Result:
-    """The inverse of `Result.document`. Raises ClusterError for one of a later schema; KeyError, TypeError, …"""
+    """The inverse of `Result.document`. Raises ClusterError for one of a later schema; ValueError, KeyError, …"""
     if "schema" not in document:
         raise ClusterError("not a result of cluster bench: it has no schema number", code="result-invalid")
+    check_version(document, "schema", SCHEMA)
     if document["schema"] > SCHEMA:
         what = f"the result has schema {document['schema']}; this version reads up to {SCHEMA}"
         raise ClusterError(what, code="result-too-new", remedy="update cluster")
+    check_values(Result, document | {"rows": document["benchmarks"]})
+    check_values(dict[str, list[Details]], {"rows": document["benchmarks"]})
+    deployed = document["manifest"].get("spec", {}).get("recipe", {})
+    check_values(dict[str, dict[str, Any]], {"manifest.spec.recipe": deployed})
+    check_values(dict[str, dict[str, Any]], {"manifest.spec.recipe.vllm": deployed.get("vllm", {})})
     rows = tuple(map(parse_row, document["benchmarks"]))
     hosts = tuple(HostState(**known_values(HostState, host)) for host in document["manifest"].get("hosts", ()))
     manifest = known_values(Manifest, document["manifest"]) | {"hosts": hosts, "est_ppt_from": clocks(rows)}
@@ -269,6 +278,12 @@ def reading(path: Path, invalid: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise ClusterError(f"{path}: {error}", code="file-unreadable") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"] if part not in ("float", "list[float]"))
+        why = f"{first['msg'].replace('Input should be', 'expected')}, found {show(first['input'])}"
+        what = f"{path} cannot be read: {re.sub('^rows', 'benchmarks', key)}: {why}"
+        raise ClusterError(what, code=invalid) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ClusterError(f"{path} cannot be read: {type(error).__name__} {error}", code=invalid) from error
 

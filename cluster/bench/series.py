@@ -20,6 +20,7 @@ import yaml
 from cluster import __version__
 from cluster.bench.result import Result, file_name, read_result, reading
 from cluster.bench.rows import known_values
+from cluster.bench.stored import check_values, check_version
 from cluster.config.written import compose
 from cluster.deploy.spec import differing
 from cluster.errors import ClusterError, RefusedError, UsageError
@@ -85,12 +86,14 @@ def new_series(kind: str, recipe: str, wanted: Mapping[str, Any], varied: Sequen
 
 
 def parse_series(document: dict[str, Any]) -> Series:
-    """The inverse of `Series.document`. Raises ClusterError for one of a later form; KeyError, TypeError, …"""
+    """The inverse of `Series.document`. Raises ClusterError for one of a later form; ValueError, KeyError, …"""
     if "series" not in document:
         raise ClusterError("not a series of cluster scaling or sweep: it has no series number", code="series-invalid")
+    check_version(document, "series", SERIES)
     if document["series"] > SERIES:
         what = f"the series has form {document['series']}; this version reads up to {SERIES}"
         raise ClusterError(what, code="series-too-new", remedy="update cluster")
+    check_values(Series, document)
     points = tuple(Point(**known_values(Point, point)) for point in document["points"])
     return Series(**known_values(Series, document) | {"points": points})
 

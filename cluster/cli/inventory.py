@@ -81,7 +81,7 @@ def list_hosts(file: InventoryFile, args: argparse.Namespace, screen: Screen) ->
 
 def show(file: InventoryFile, args: argparse.Namespace, screen: Screen) -> ExitCode:
     """Hosts of the inventory with every value; ssh is not asked."""
-    hosts = [asdict(host) for host in resolve_hosts(file, args.hosts, lambda _: False)]
+    hosts = [asdict(host) for host in resolve_hosts(file, args.hosts, None)]
     screen.line(f"# {file.path}")
     for host in hosts:
         screen.line(f"{host['name']}:")
@@ -153,7 +153,8 @@ def add(args: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _given(args: argparse.Namespace) -> dict[str, str | int]:
-    """Keys of the new host as the command line gives them; options override parts of ADDRESS."""
+    """Keys of the new host as the command line gives them; options add to ADDRESS. Raises UsageError when both
+    give a part, and differ."""
     given: dict[str, str | int] = {}
     if args.address:
         parsed = parse_address(args.address)
@@ -163,6 +164,9 @@ def _given(args: argparse.Namespace) -> dict[str, str | int]:
         given = parsed.model_dump(exclude_defaults=True)
     for key in ("user", "port", "identity_file", "jump", "known_hosts_file"):
         value = getattr(args, key)
+        if value and str(given.get(key, value)) != value:
+            what = f"two values for {key}: {given[key]} in {args.address}, and --{key} {value}"
+            raise UsageError(what, code="address-conflict", remedy="leave one out")
         if value:
             given[key] = str(Path(value).absolute()) if key.endswith("_file") and value[0] != "~" else value
     return given

@@ -149,11 +149,22 @@ def main(argv: Sequence[str] | None = None, **given: Any) -> int:
     except OSError as caught:
         if isinstance(caught, BrokenPipeError) and (screen is None or screen.reader_gone):
             return ExitCode.DONE  # `| head` has read enough: nothing is wrong
-        error = ClusterError(f"{type(caught).__name__}: {caught}", code="os-error")
+        error = ClusterError(_said(caught, screen), code="os-error")
         error.__cause__ = caught
     except Exception as caught:
         error = InternalError(caught)
     return crash.show(error, screen, words)
+
+
+def _said(error: OSError, screen: Screen | None) -> str:
+    """What the system says, with the place that it leaves out."""
+    if error.filename is None and screen and screen.reader_gone:
+        return f"standard output cannot be written: {error.strerror}"
+    try:
+        os.getcwd()
+    except OSError as gone:
+        return f"the current directory cannot be read: {gone.strerror}; change to one that exists"
+    return f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":

@@ -329,6 +329,20 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.register("type", None, _filled)
+        self._sorting = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """In the words of one command options may stand anywhere; what it does not know is told with its own usage."""
+        if self._subparsers or self._sorting:
+            return super().parse_known_args(args, namespace)
+        self._sorting = True  # argparse calls this method for each of the two kinds
+        try:
+            found, unknown = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._sorting = False
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def add_subparsers(self, **options: Any) -> Any:
         """Commands, each with all its words: their own parsers say which of them is empty."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster.argv.fabric import fabric_environment
 from cluster.argv.ray import ray_environment
-from cluster.argv.vllm import OURS, SHORT, Layout, vllm_serve
+from cluster.argv.vllm import OURS, Layout, settled, vllm_serve
 from cluster.cli.options import COMMON, IMPORT, SET, Parser
 from cluster.config.find import expand, find_recipe, recipe_files, shipped
 from cluster.config.foreign import read_foreign
@@ -109,7 +109,7 @@ def problems_of(path: Path) -> Iterator[str]:
 
 
 def _problems(recipe: Recipe, path: Path) -> Iterator[str]:
-    ours = {flag: OURS[SHORT.get(flag, flag)] for flag in recipe.vllm if SHORT.get(flag, flag) in OURS}
+    ours = {flag: OURS[settled(flag)] for flag in recipe.vllm if settled(flag) in OURS}
     yield from (f"{path}: vllm.{flag}: set by cluster; use {instead}" for flag, instead in ours.items())
     for flag in (flag for flag in recipe.fork_flags if flag not in recipe.vllm):
         yield f"{path}: fork_flags: `{flag}` is no flag under vllm"
@@ -130,7 +130,12 @@ def _import(args: argparse.Namespace, screen: Screen) -> ExitCode:
         try:
             imported = read_foreign(path, OURS, MANAGED)
             target = folder / f"{imported.name}.yaml"
-            _save(imported, target, replace=args.force and target not in done)
+            if target in done:
+                what = f"{path}: {target} was just made of {done[target].path}"
+                raise UsageError(
+                    what, code="file-exists", remedy="rename one of the two, or import it with another -o DIR"
+                )
+            _save(imported, target, replace=args.force)
         except ClusterError as error:
             if len(given) == 1 and path in given:
                 raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,22 +29,24 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
             what = f"-o {path}: unknown file type {path.suffix or '(none)'}"
             raise UsageError(what, code="file-type-unknown", remedy=f"name a file that ends in {', '.join(FORMS)}")
     directory = results_dir(args.results)
-    paths = list(dict.fromkeys(find(name, directory) for name in args.files)) or newest(directory)
+    paths = list(dict.fromkeys(find(name, directory) for name in args.files)) or newest(directory, screen.warn)
     try:
         entries, series = read_files(paths)
     except ClusterError as error:
         raise UsageError(error.what, code=error.code, remedy=error.remedy) from error
     if not entries:
         raise UsageError(f"no measurements in {', '.join(map(str, paths))}", code="no-results")
+    for path in outputs:
+        spare(path, paths)
     page = page_of(entries, series, f"cluster {__version__}")
     if not outputs and not screen.json_mode:
         screen.line(markdown(page).rstrip("\n"))
         outputs = [paths[-1].with_name(paths[-1].name.partition(".json")[0].removesuffix(".series") + ".html")]
     content = document(page, entries)
     forms: dict[str, Callable[[], str]] = {
-        ".html": lambda: render(page),
+        ".html": lambda: visible(render(page)),
         ".md": lambda: markdown(page),
-        ".csv": lambda: as_csv(entries),
+        ".csv": lambda: visible(as_csv(entries)),
         ".json": lambda: json.dumps(content, indent=2) + "\n",
     }
     for path in outputs:
@@ -61,6 +64,19 @@ def find(name: str, directory: Path) -> Path:
     raise UsageError(f"file not found: {name}, here or in {directory}", code="file-not-found")
 
 
+def spare(path: Path, inputs: Sequence[Path]) -> None:
+    """Raises UsageError when to write `path` would destroy what the report is of, or another measurement; an earlier
+    report, which has tables, may be replaced."""
+    try:
+        held = json.loads(path.read_bytes()) if path.suffix == ".json" else {}
+        measured = isinstance(held, dict) and bool({"schema", "series"} & held.keys()) and "tables" not in held
+    except (OSError, ValueError):
+        measured = False
+    if measured or (path.exists() and any(path.samefile(one) for one in inputs)):
+        what = f"-o {path}: the file holds a measurement, and is not overwritten"
+        raise UsageError(what, code="file-exists", remedy="write to another file with -o FILE")
+
+
 def write(path: Path, text: str) -> None:
     """Raises UsageError when it cannot be written."""
     with writing(path, "-o FILE"):
@@ -75,7 +91,13 @@ def markdown(page: Page) -> str:
         if table.title != "conditions":
             notes = "\n".join(f"- {note}" for note in table.notes)
             parts += [f"## {table.title}", to_markdown(table) if table.rows else notes]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", visible(text))
+
+
+def visible(text: str) -> str:
+    """A text without what moves a terminal's cursor or colors it: names in a result may hold anything."""
+    return re.sub(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]", "?", text)
 
 
 def as_csv(entries: Sequence[Entry]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.argv.question import Question
-from cluster.argv.vllm import Layout, vllm_serve
+from cluster.argv.vllm import Layout, check_bind, vllm_serve
 from cluster.cli.options import UpOptions
 from cluster.config.recipe import read_dockerfile, read_mounts, split_env
 from cluster.config.secrets import API_KEY, hide_text, read_secret
@@ -89,7 +89,7 @@ def read_wanted(line: UpOptions, named: Named) -> Wanted:
     variables = split_env(line.env)
     key = {API_KEY: read_secret(line.api_key_file, "--api-key-file")} if line.api_key_file else {}
     env, secret = dict(variables.plain), {**variables.secret, **key}
-    vllm_serve(recipe, Layout(tp, pp, backend, ("",) * len(hosts), line.bind), extra=words)
+    vllm_serve(recipe, Layout(tp, pp, backend, ("",) * len(hosts), check_bind(line.bind)), extra=words)
     forced, mounts, dockerfile = check_names(line.force), read_mounts(recipe.mounts), read_dockerfile(recipe.dockerfile)
     return Wanted(
         recipe, hosts, tp, pp, backend, env, secret, words, line.bind, line.allow_socket, forced, mounts, dockerfile

@@ -52,14 +52,29 @@ def shipped(folder: str) -> Path:
 def recipe_files(child: Path | None = None) -> dict[str, Path]:
     """Every recipe that a name finds, by name; `./recipes` hides packaged ones of the same name.
 
-    In the recipe `child`, a name finds files in its folder first, and never the child itself.
+    In the recipe `child`, a name finds files in its folder first, and never the child itself. Raises UsageError for a
+    folder that cannot be read.
     """
     found: dict[str, Path] = {}
     for folder in (*([child.parent] if child else ()), Path("recipes"), shipped("recipes")):
-        for path in sorted(folder.glob("[!.]*")):
-            if path.suffix in _ENDINGS and not (child and path.exists() and path.samefile(child)):
+        for path in _files_in(folder):
+            if (
+                path.suffix in _ENDINGS
+                and path.name[0] != "."
+                and not (child and path.exists() and path.samefile(child))
+            ):
                 found.setdefault(path.stem, path)
     return dict(sorted(found.items()))
+
+
+def _files_in(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        what, remedy = f"{folder}: cannot be read: {error.strerror}", "recipes are looked for in this folder by name"
+        raise UsageError(what, code="file-unreadable", remedy=remedy) from error
 
 
 def find_recipe(wanted: str, child: Path | None = None) -> Path:
@@ -108,6 +123,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def _neighbor(path: Path) -> str:
+    if path.is_symlink():
+        return f"it is a link to {path.readlink()}, which does not exist"
     return did_you_mean(path.name, [entry.name for entry in path.parent.glob("*") if entry.suffix in _ENDINGS])
 
 

@@ -257,7 +257,7 @@ class _Reader:
         first, *path = name.split(".")
         value: Any = script.value_of(values, nested=bool(path))
         secret, kept = next(secrets_in({name: value}), ""), KEPT.get(name)
-        if name in SIZES and len(values) == 1 and values[0].isdecimal():
+        if name in SIZES and len(values) == 1 and values[0].isdecimal() and int(values[0]):
             self.imported.sizes[SIZES[name]] = int(values[0])
         elif secret and name not in self.managed:
             variable = secret.rpartition(".")[2].upper().replace("-", "_")

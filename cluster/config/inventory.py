@@ -203,11 +203,14 @@ def with_defaults(name: str, entry: HostEntry, base: Defaults) -> ResolvedHost:
     return ResolvedHost(name, **values | {"fabric": tuple(entry.fabric), "env": {**base.env, **entry.env}})
 
 
-def resolve_hosts(file: InventoryFile, names: Sequence[str], ssh_knows: Callable[[str], bool]) -> list[ResolvedHost]:
+SshKnows = Callable[[str], bool] | None
+
+
+def resolve_hosts(file: InventoryFile, names: Sequence[str], ssh_knows: SshKnows) -> list[ResolvedHost]:
     """The hosts that names mean, in order. Each of `names` may be a comma-separated list, as `-n` takes it.
 
     A name is a host of the inventory, a group of it, an address, `user@host:port`, `[v6]:port`, or what ssh knows
-    (`ssh_knows`, asked last). Without names: every host of the inventory, in its order.
+    (`ssh_knows`, asked last; None asks nobody). Without names: every host of the inventory, in its order.
     Raises UsageError: an unknown name (with the nearest), a host twice, a key file that does not exist.
     """
     inventory = file.inventory
@@ -237,18 +240,19 @@ def resolve_hosts(file: InventoryFile, names: Sequence[str], ssh_knows: Callable
     return hosts
 
 
-def _host(file: InventoryFile, name: str, ssh_knows: Callable[[str], bool]) -> ResolvedHost:
+def _host(file: InventoryFile, name: str, ssh_knows: SshKnows) -> ResolvedHost:
     inventory = file.inventory
     entry = inventory.hosts.get(name)
     if entry:
         return with_defaults(name, entry, inventory.defaults)
     found = parse_address(name)
-    if found and (found.user or found.port or _is_address(found.address) or ssh_knows(found.address)):
+    if found and (found.user or found.port or _is_address(found.address) or (ssh_knows and ssh_knows(found.address))):
         base = inventory.defaults
         return with_defaults(name, found, base.model_copy(update=NOT_AD_HOC))
     known = [*inventory.hosts, *inventory.groups]
     listed = f"known: {', '.join(known)}" if known else "add it with `cluster inventory add NAME ADDRESS`"
-    what = f"host not found: `{name}` is neither in {file.title} nor known to ssh"
+    place = f"neither in {file.title} nor known to ssh" if ssh_knows else f"not in {file.title}"
+    what = f"host not found: `{name}` is {place}"
     raise UsageError(what, code="host-not-found", remedy=f"{did_you_mean(name, known)} {listed}".strip())
 
 

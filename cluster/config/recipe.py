@@ -28,11 +28,17 @@ _PLAIN = r"(?!(.*/)?\.\.(/|$)).*"  # The beginning of a path that has no `..` in
 
 def _check_specifier(text: str) -> str:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.version import Version
 
     try:
-        SpecifierSet(text)
+        ranges = SpecifierSet(text)
     except InvalidSpecifier:
         raise ValueError(f"expected a PEP 440 version range, e.g. `>=0.19,<0.34`, got `{text}`") from None
+    bounds = [(one.operator, Version(one.version)) for one in ranges if "*" not in one.version]
+    low = max((version for sign, version in bounds if sign in (">=", ">", "==", "~=")), default=None)
+    high = min((version for sign, version in bounds if sign in ("<=", "<", "==")), default=None)
+    if low and high and (low > high or (low == high and not ranges.contains(low, prereleases=True))):
+        raise ValueError(f"no version is in this range: `{text}`")
     return text
 
 
@@ -73,6 +79,7 @@ def flag_name(given: str) -> str:
 Name = Annotated[str, form(r"([A-Za-z0-9][\w.-]*)?", "letters, digits, . _ and -, the first a letter or digit")]
 Image = Annotated[str, form(r"[A-Za-z0-9][\w.:/@-]*", "an image reference (registry/name:tag or name@sha256:…)")]
 ModelId = Annotated[str, form(r"/\S+|[A-Za-z0-9][\w.-]*(/[\w.-]+)?", "a hub id or an absolute path on the hosts")]
+Revision = Annotated[str, form(r"(?!-)[^\s\x00]+", "a branch, tag or commit: one word without a dash in front")]
 ModelFile = Annotated[str, form(rf"(?!/){_PLAIN}[^/]", "the path of a file in the model's own repository")]
 Target = Annotated[str, form(rf"(/|{PACKAGES})(?!.*[:,]){_PLAIN}[^/]", f"a file in the container: /… or {PACKAGES}…")]
 Row = Annotated[
@@ -245,7 +252,7 @@ class Recipe(Strict):
     )
     summary: str = key("one line for `cluster recipes list`", "", decides="nothing")
     model: ModelId = key("hub id (`google/gemma-4-31B-it`) or absolute path on the hosts")
-    revision: Word = key("branch, tag or commit on the hub; a commit cannot drift", "main")
+    revision: Revision = key("branch, tag or commit on the hub; a commit cannot drift", "main")
     weights: Literal["real", "dummy"] = key(
         "dummy: weights are random, so the text of answers is not judged, and that is said everywhere", "real"
     )
@@ -330,6 +337,13 @@ class Recipe(Strict):
                 last = name.rpartition(".")[2].upper().replace("-", "_") or "NAME"
                 variable = API_KEY if name == "api-key" else last
                 raise wrong_at((place, *filter(None, name.split("."))), f"{written.LOOKS_SECRET} {variable}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_active(self) -> Recipe:
+        if self.active_parameters_b and self.parameters_b and self.active_parameters_b > self.parameters_b:
+            message = f"expected at most parameters_b, which is {self.parameters_b:g}, got {self.active_parameters_b:g}"
+            raise wrong_at("active_parameters_b", message)
         return self
 
     @model_validator(mode="after")

@@ -56,7 +56,8 @@ _PLACE = re.compile(r"(?:~/|/(?:Users|[a-z][a-z0-9_.-]*)(?:/|$))[\w./@+-]*")
 
 
 def read_secret(path: str, option: str) -> str:
-    """First line of a file that holds a key or token. Raises UsageError when it cannot be read or is empty."""
+    """The one line of a file that holds a key or token. Raises UsageError when it cannot be read, or holds another
+    number of lines."""
     try:
         text = expand(path).read_text(encoding="utf-8").strip()
     except OSError as error:
@@ -64,9 +65,9 @@ def read_secret(path: str, option: str) -> str:
     except ValueError:
         why = "not UTF-8 text"
     else:
-        if text:
-            return text.splitlines()[0].strip()
-        why = "the file is empty"
+        if len(text.splitlines()) == 1:
+            return text
+        why = "expected one line, found several" if text else "the file is empty"
     raise UsageError(f"{option} {path}: {why}", code="file-unreadable")
 
 

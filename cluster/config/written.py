@@ -6,6 +6,7 @@ described in words here, for messages, for `recipes show` and for the generated 
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 import unicodedata
@@ -91,7 +92,9 @@ def read_text(path: Path) -> str:
     """Text of a file, without a byte-order mark. Raises UsageError."""
     place = str(path)
     try:
-        with path.open("rb") as file:
+        # a pipe that nobody writes to is empty at once, instead of never
+        with open(path, "rb", opener=lambda name, how: os.open(name, how | os.O_NONBLOCK)) as file:
+            os.set_blocking(file.fileno(), True)
             data = file.read(MAX_BYTES + 1)
         text = data.decode("utf-8-sig")
     except OSError as error:

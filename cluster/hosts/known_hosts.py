@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import shlex
 import subprocess
 import tempfile
 from base64 import b64decode, b64encode
@@ -176,7 +177,9 @@ def see_key(name: str, entry: HostEntry, target: SshTarget) -> KnownKey:
         keys = read_known_hosts([str(file)])
     if not keys:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no output of ssh"]
-        remedy = f"check that `ssh {entry.address}` gets as far as asking about the key"
+        options_given = (("-p", entry.port), ("-l", entry.user), ("-J", entry.jump))
+        typed = shlex.join(["ssh", *(str(word) for row in options_given if row[1] for word in row), entry.address])
+        remedy = f"check that `{typed}` gets as far as asking about the key"
         what = f"{name} shows no host key: {lines[-1]}"
         raise UnreachableError(what, code="host-key-not-shown", where=name, remedy=remedy)
     return keys[-1]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from packaging.specifiers import SpecifierSet
 
-from cluster.argv.vllm import AUTO, drafter_of, drafting_of, read_count, read_length, serve_flags
+from cluster.argv.vllm import AUTO, drafter_of, drafting_of, read_count, read_length, read_share, serve_flags
 from cluster.bench.scaling import bytes_a_token
 from cluster.config.recipe import AttentionLayers, Recipe
 from cluster.errors import UsageError
@@ -248,15 +248,10 @@ def beside_gib(card: Card) -> float:
 
 def utilization(recipe: Recipe) -> float:
     """vLLM's share of the memory. Raises UsageError for what is none."""
-    found = recipe.vllm.get("gpu-memory-utilization", DEFAULT_UTILIZATION)
     try:
-        share = float(str(found))
-    except ValueError:
-        share = 0
-    if not 0 < share <= 1:
-        what = f"vllm.gpu-memory-utilization: expected a number above 0 and at most 1, got {found!r}"
-        raise UsageError(what, code="not-in-range")
-    return share
+        return read_share(recipe.vllm.get("gpu-memory-utilization", DEFAULT_UTILIZATION))
+    except ValueError as error:
+        raise UsageError(f"vllm.{error}", code="value-invalid") from None
 
 
 def lever_of(recipe: Recipe) -> str:

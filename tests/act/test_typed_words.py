@@ -64,6 +64,7 @@ SPOIL: dict[str, Callable[[Path], object]] = {
     "folder": Path.mkdir,
     "binary": lambda path: path.write_bytes(b"\xff\xfe\x00key"),
     "empty": lambda path: path.write_text("\n"),
+    "two lines": lambda path: path.write_text("sk-one\nsk-two\n"),
 }
 
 

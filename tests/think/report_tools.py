@@ -43,7 +43,9 @@ def machine(hosts: int, run: int, at_s: float, throttle: Sequence[str] = ()) -> 
 
     names = {f"spark{number}": number for number in range(1, hosts + 1)}
     before, after = ({name: state(number, busy) for name, number in names.items()} for busy in (False, True))
-    series = {name: {"t": [at_s]} | {key: [one] for key, one in state.items()} for name, state in after.items()}
+    words = ("role", "throttle")
+    columns = {name: {key: [one] for key, one in state.items() if key not in words} for name, state in after.items()}
+    series = {name: {"t": [at_s]} | own for name, own in columns.items()}
     return {"run": run, "before": before, "after": after, "most": after, "series": series}
 
 

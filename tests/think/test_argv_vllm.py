@@ -10,6 +10,7 @@ from cluster.argv.vllm import (
     MEASURING_FLAGS,
     OURS,
     Layout,
+    check_bind,
     flag_words,
     measuring_flags,
     read_length,
@@ -103,7 +104,7 @@ def test_a_flag_that_contradicts_is_named_and_its_value_is_no_secret_told(key: s
     assert ("8675309" in str(caught.value.lines())) is (key != "api-key")
 
 
-@pytest.mark.parametrize("flag", ["ssl-certfile", "ssl-keyfile", "uds"])
+@pytest.mark.parametrize("flag", ["ssl-certfile", "ssl-keyfile", "uds", "ud"])
 def test_a_server_that_would_not_be_seen_is_refused(flag: str) -> None:
     """`up` asks by plain HTTP: with TLS or a Unix socket it would wait until its time is over."""
     with pytest.raises(UsageError) as caught:
@@ -113,6 +114,29 @@ def test_a_server_that_would_not_be_seen_is_refused(flag: str) -> None:
         refuse_extra(["--seed", "1", f"--{flag[:6]}", "/certs/x"])
 
 
+def test_a_file_of_flags_is_refused() -> None:
+    """It can hold the port, sizes and TLS, which no check would see; `--config-format` is another flag."""
+    with pytest.raises(UsageError, match=r"vllm\.config: .*no check"):
+        vllm_serve(recipe({"config": "/x.yaml"}), RAY)
+    for word in ("--config", "--config=/x.yaml", "--conf"):
+        with pytest.raises(UsageError, match=r"after --: .*no check"):
+            refuse_extra([word, "/x.yaml"])
+    refuse_extra(["--config-format", "hf"])
+
+
+@pytest.mark.parametrize("key", ["por", "api-ke", "tensor_parallel"])
+def test_the_beginning_of_a_flag_of_ours_is_that_flag(key: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        vllm_serve(recipe({key: 7}), RAY)
+    assert caught.value.code == "flag-managed"
+
+
+@pytest.mark.parametrize("flag", ["uds", "grpc", "ssl-certfile", "config"])
+def test_a_refused_flag_that_is_off_becomes_no_word(flag: str) -> None:
+    """vLLM has no `--no-uds`."""
+    assert vllm_serve(recipe({flag: False}), RAY) == vllm_serve(recipe(), RAY)
+
+
 def test_a_flag_that_says_the_same_is_left_out() -> None:
     words = vllm_serve(recipe({"tp": 2, "distributed_executor_backend": "ray"}), RAY)
     assert words.count("--tensor-parallel-size") == 1
@@ -120,7 +144,7 @@ def test_a_flag_that_says_the_same_is_left_out() -> None:
 
 
 OF_OURS = "--tensor-parallel-size --tensor_parallel_size=4 --tensor-parallel -tp -tp=4 --port --port=1 -n -r -n2"
-OF_OURS += " --served-model-name --headless --api-key=sesame"
+OF_OURS += " --served-model-name --headless --api-key=sesame --po --api-k --h --m"
 
 
 @pytest.mark.parametrize(
@@ -170,8 +194,49 @@ def test_flags_that_serve_is_given(recipe_flags: dict[str, Any], words: list[str
     assert serve_flags(recipe_flags, words) == flags
 
 
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("max-model-len", "128x"),
+        ("max_model_len", 0),
+        ("gpu-memory-utilization", "1.8"),
+        ("gpu-memory-utilization", "0,9"),
+        ("gpu-memory-utilization", "nan"),
+        ("max-num-seqs", 0),
+        ("max-num-batched-tokens", "many"),
+        ("kv-transfer-config", '{"a":'),
+        ("hf_overrides", "{a: 1}"),
+    ],
+)
+def test_values_that_vllm_refuses(flag: str, value: JsonValue) -> None:
+    """In the recipe and after --; what is allowed is said."""
+    for flags, words, named in (({flag: value}, (), "vllm."), ({}, (f"--{flag}", str(value)), "--")):
+        with pytest.raises(UsageError) as caught:
+            vllm_serve(recipe(flags), RAY, extra=words)
+        assert (caught.value.code, bool(caught.value.where)) == ("value-invalid", True)
+        assert caught.value.what.startswith(named + flag.replace("_", "-") + ": found ")
+        assert "; expected " in caught.value.what
+
+
+@pytest.mark.parametrize("words", [["8192"], ["a/model", "--seed", "1"], ["--", "x"]])
+def test_a_word_without_a_flag_is_refused(words: list[str]) -> None:
+    with pytest.raises(UsageError, match="no flag"):
+        refuse_extra(words)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::1", "localhost", "spark1.local", "192.168.1.9", "10-0-0-1.lan"])
+def test_addresses_to_listen_on(address: str) -> None:
+    assert check_bind(address) == address
+
+
+@pytest.mark.parametrize("address", ["a b", "999.1.1.1", "1.2.3", "[::1]", "http://x", "a:80", "-x", "x\n"])
+def test_what_nothing_can_listen_on(address: str) -> None:
+    with pytest.raises(UsageError, match="not an address"):
+        check_bind(address)
+
+
 def test_users_words_pass_as_they_are() -> None:
-    extra = ("--max-num-seqs", "8", "-O3", "--model-impl", "vllm", "--chat-template", "a b\n$`", "-1", "--", "--p")
+    extra = ("--max-num-seqs", "8", "-O3", "--model-impl", "vllm", "--chat-template", "a b\n$`", "-1")
     assert vllm_serve(recipe(), RAY, extra=extra)[-len(extra) :] == extra
 
 

@@ -138,6 +138,7 @@ def test_flags_instead_of_a_command() -> None:
             "curl -H 'Authorization: Bearer (hidden)'",
         ),
         ("vllm serve a/b --seed $SEED", "--seed", "$SEED"),
+        ("vllm serve a/b -tp 0", "--tensor-parallel-size", "0"),
         ("vllm serve a/b --port {port}", "--port", "{port}"),
         ("vllm serve a/b --distributed-executor-backend uni", "--distributed-executor-backend", "uni"),
         ("vllm serve a/b --served-model-name hf_0123456789abcdefgh", "--served-model-name", "(hidden)"),
@@ -222,6 +223,8 @@ def test_a_folder_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert [(row["from"], row["path"]) for row in document["imported"]] == [("theirs/a.yaml", "recipes/a.yaml")]
     codes = [error["code"] for error in document["failed"]]
     assert codes == ["recipe-not-importable", "recipe-form-unknown", "file-exists"]
+    assert document["failed"][-1]["error"] == "theirs/other/a.yaml: recipes/a.yaml was just made of theirs/a.yaml"
+    assert "--force" not in document["failed"][-1]["hint"]
     assert main(["recipes", "import", "theirs/deep", "-o", "new"]) == 1
 
 

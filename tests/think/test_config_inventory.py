@@ -281,3 +281,18 @@ def test_inventory_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown == [("spark1", "ann", {"A": "1"}), ("spark2", "nvidia", {"A": "1"})]
     assert main(["inventory", "show", "spark2"]) == 0
     assert "  hf_home: ~/.cache/huggingface\n" in capsys.readouterr().out
+
+
+def test_inventory_show_asks_no_ssh_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("inventory").mkdir()
+    Path("inventory/default.yaml").write_text("hosts: {spark1: {address: 10.0.0.1}}\n")
+    assert main(["inventory", "show", "localhost"]) == 2
+    assert "`localhost` is not in inventory/default.yaml [host-not-found]" in capsys.readouterr().err
+
+
+def test_a_link_to_nothing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not `did you mean` the same name."""
+    Path("gone.yaml").symlink_to("nowhere.yaml")
+    for words in (["inventory", "list", "-i", "gone.yaml"], ["recipes", "check", "./gone.yaml"]):
+        assert main(words) == 2
+        assert "hint: it is a link to nowhere.yaml, which does not exist" in capsys.readouterr().err

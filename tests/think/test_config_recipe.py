@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,15 @@ def test_a_name_is_looked_up_here_then_among_the_packaged_ones() -> None:
     write("recipes/.hidden.yaml", RECIPE)
     assert load_recipe("mine").recipe.name == "mine"
     assert ".hidden" not in recipe_files()
+
+
+@pytest.mark.parametrize("words", ["list", "show", "check", "show gemma-4-31b-fp8"])
+def test_a_folder_of_recipes_that_cannot_be_read_is_told(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not only packaged ones, as if there were no others."""
+    shutil.rmtree("recipes", ignore_errors=True)
+    Path("recipes").write_text("no folder")
+    assert main(["recipes", *words.split()]) == 2
+    assert "error: recipes: cannot be read: Not a directory [file-unreadable]" in capsys.readouterr().err
 
 
 def test_a_path_is_a_path() -> None:
@@ -280,7 +290,14 @@ def test_a_source_has_an_address_and_a_day(text: str, at: str) -> None:
         ("vllm: {tp: 2}", "vllm.tp: ..., --tp"),
         ("vllm: {distributed-executor-backend: mp}", "vllm.distributed-executor-backend: ..., --backend"),
         ("vllm: {allowed-origins: []}", "vllm.allowed-origins..., empty"),
+        ("vllm: {max-model-len: 128x}", "vllm.max-model-len: ..., 65536"),
+        ("vllm: {gpu-memory-utilization: 1.8}", "vllm.gpu-memory-utilization: ..., at most 1"),
         ("name: other", "name: ..., `r`"),
+        ("parameters_b: 4\nactive_parameters_b: 31", "active_parameters_b: ..., at most parameters_b, which is 4"),
+        ("revision: ''", "revision: ..., tag or commit"),
+        ("needs: {vllm: '>=0.19,<0.2'}", "needs.vllm: ..., no version"),
+        ("needs: {vllm: '>0.2,<0.2'}", "needs.vllm: ..., no version"),
+        ("needs: {vllm: '==0.3,<0.2'}", "needs.vllm: ..., no version"),
         ("fork_flags: [gdn-decode-kernel]", "fork_flags: ..., `gdn-decode-kernel`"),
     ],
 )
@@ -323,3 +340,9 @@ def test_recipes_show_takes_the_default_and_sets(two_recipes: None, capsys: pyte
     shown = document(capsys, "recipes", "show", "--set", "vllm.max_model_len=5")
     assert (shown["path"], shown["recipe"]["name"]) == ("recipes/mine.yaml", "mine")
     assert shown["recipe"]["vllm"] == {"max-model-len": 5}
+
+
+@each("range_", [">=0.19,<0.34", ">=0.2,<=0.2", "==0.32.*", "~=0.19", "==0.32", "<1", "!=0.30", ">0.1,<0.2", ""])
+def test_ranges_with_versions_in_them(range_: str) -> None:
+    file = write("r.yaml", f"{RECIPE}needs: {{vllm: '{range_}'}}\n")
+    assert read_recipe(file).needs.vllm == range_

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from cluster.config.written import (
     parse_document,
     parse_value,
     read_document,
+    read_text,
     resolve,
     validate,
 )
@@ -87,6 +90,17 @@ def test_what_is_not_a_mapping(text: str, place: str) -> None:
     error = error_of(text)
     assert error.code == "yaml-invalid"
     assert error.what.startswith(place if place.endswith(":") else f"{place}: ")
+
+
+def test_a_pipe_that_nobody_writes_to_is_empty(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert read_text(tmp_path / "pipe.yaml") == ""
+    reader, writer = os.pipe()  # as a shell's <(…)
+    later = threading.Timer(0.2, lambda: (os.write(writer, b"a: 1"), os.close(writer)))
+    later.start()
+    assert read_text(Path(f"/dev/fd/{reader}")) == "a: 1"
+    later.join()
+    os.close(reader)
 
 
 def test_files(tmp_path: Path) -> None:

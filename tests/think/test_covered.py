@@ -74,3 +74,30 @@ def test_every_key_is_in_a_test() -> None:
 def test_a_number_that_a_page_quotes_is_the_codes(page: str) -> None:
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
     assert [words for words, value in QUOTED[page].items() if words.format(f"{value:g}") not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("inventory add s9 --port 9 127.0.0.9", {"name": "s9", "port": "9", "address": "127.0.0.9"}),
+        ("inventory add s9 127.0.0.9 -y", {"name": "s9", "yes": True, "address": "127.0.0.9"}),
+        ("report a.json -o z.html b.json", {"files": ["a.json", "b.json"], "output": ["z.html"]}),
+        ("recipes check a --json b", {"recipes": ["a", "b"], "json": True}),
+        ("explain a --json - ", {"files": ["a", "-"], "json": True}),
+        ("up --tp 2 toy -e A=B --yes", {"recipe": "toy", "tp": 2, "env": ["A=B"]}),
+        ("report", {"files": []}),
+    ],
+)
+def test_options_stand_between_other_words(words: str, found: dict[str, object]) -> None:
+    args = vars(parse(words.split()))
+    assert {key: args[key] for key in found} == found
+
+
+@pytest.mark.parametrize("words", ["recipes check --nope", "status extra", "up a b", "inventory add s9 --nope"])
+def test_unknown_words_are_told_with_the_usage_of_their_command(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(words.split())
+    command = " ".join(words.split()[:1] if words.split()[0] in ("status", "up") else words.split()[:2])
+    err = capsys.readouterr().err
+    assert err.startswith(f"usage: cluster {command} ")
+    assert f"unrecognized arguments: {words.split()[-1]}" in err

@@ -282,9 +282,9 @@ def test_the_release_decides_what_a_window_keeps(capsys: pytest.CaptureFixture[s
         (["--pp", "1000000000"], "option-invalid"),
         (["--sequences", "9999999999999"], "option-invalid"),
         (["--set", "vllm.max-model-len=lots"], "value-invalid"),
-        (["--set", "vllm.gpu-memory-utilization=most"], "not-in-range"),
-        (["--set", "vllm.gpu-memory-utilization=[1]"], "not-in-range"),
-        (["--set", "vllm.gpu-memory-utilization=1.2"], "not-in-range"),
+        (["--set", "vllm.gpu-memory-utilization=most"], "value-invalid"),
+        (["--set", "vllm.gpu-memory-utilization=[1]"], "value-invalid"),
+        (["--set", "vllm.gpu-memory-utilization=1.2"], "value-invalid"),
     ],
 )
 def test_sizes_that_are_none(words: list[str], code: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from bench_results import manifest, result, row
 from cluster.bench.result import Journal, read_result, store
 from cluster.bench.rows import Shape
 from cluster.cli.inventory import write_text
+from cluster.cli.main import main
 from cluster.cli.report import write
 from cluster.errors import ClusterError
 
@@ -78,3 +81,22 @@ def test_a_measurement_does_not_begin_where_it_cannot_be_kept(disk: Disk) -> Non
         Journal(disk.place, manifest())
     assert FULL in raised.value.what
     assert [path.name for path in disk.place.iterdir()] == ["filler"]
+
+
+@pytest.mark.parametrize("words", ["recipes list", "recipes list --json", "recipes show lab-tiny"])
+def test_a_full_standard_output_is_named(words: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        run = [sys.executable, "-m", "cluster.cli.main", *words.split()]
+        done = subprocess.run(run, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert f"error: standard output cannot be written: {FULL} [os-error]" in done.stderr
+
+
+def test_a_current_directory_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["report"]) == 1
+    assert "error: the current directory cannot be read: No such file" in capsys.readouterr().err

@@ -102,3 +102,100 @@ def test_what_cannot_be(kept: Path, capsys: pytest.CaptureFixture[str], words: t
     store(kept / "empty.series.json", sweep_series().document())
     code, out, err = typed(capsys, *words)
     assert (code, out, what in err) == (2, "", True), err
+
+
+SERIES = "benchmarks.0.machine.0.series.spark1"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("benchmarks.0.machine", None),
+        ("benchmarks.0.machine.0.before.spark1.power_w", "much"),
+        (f"{SERIES}.t.0", None),
+        (f"{SERIES}.power_w", []),
+        ("benchmarks.0.ttfr.std", "x"),
+        ("benchmarks.0.tg_throughput.values", None),
+        ("benchmarks.0.tg_throughput", "6.5"),
+        ("benchmarks.0.failures", 1),
+        ("benchmarks.0.server", {"requests": "many"}),
+        ("benchmarks.0", None),
+        ("manifest.hosts.0", "spark1"),
+        ("manifest.tp", "2"),
+        ("manifest.spec.recipe", ""),
+        ("manifest.spec.recipe", {"vllm": 1}),
+        ("timestamp", 7),
+        ("latency_ms", "x"),
+        *(("schema", value) for value in (-1, 0, 1.5, "x", True, None)),
+    ],
+)
+def test_an_edited_result_is_refused_by_its_key(
+    kept: Path, capsys: pytest.CaptureFixture[str], key: str, value: object
+) -> None:
+    document = json.loads((kept / "20261122-tp2.json").read_text())
+    *path, last = (int(part) if part.isdecimal() else part for part in key.split("."))
+    place = document
+    for part in path:
+        place = place[part]
+    place[last] = value
+    (kept / "edited.json").write_text(json.dumps(document))
+    code, out, err = typed(capsys, "edited.json")
+    assert (code, out, "[result-invalid]" in err) == (2, "", True), err
+    assert key.removesuffix(".power_w").removesuffix(".values") in err
+
+
+@pytest.mark.parametrize("number", [-1, 0, 1.5, "x"])
+def test_a_form_of_series_that_never_was(kept: Path, capsys: pytest.CaptureFixture[str], number: object) -> None:
+    document = sweep_series().document() | {"series": number}
+    (kept / "x.series.json").write_text(json.dumps(document))
+    code, _, err = typed(capsys, "x.series.json")
+    assert (code, "series: expected a whole number" in err) == (2, True), err
+
+
+@pytest.mark.parametrize(
+    ("output", "kept_as_it_was"),
+    [
+        ("results/20261122-tp2.json", True),
+        ("results/20261121-tp1.json", True),
+        ("results/20261120-scaling.series.json", True),
+        ("link.json", True),
+        ("earlier.json", False),
+        ("other.json", False),
+    ],
+)
+def test_no_measurement_is_overwritten(
+    kept: Path, capsys: pytest.CaptureFixture[str], output: str, kept_as_it_was: bool
+) -> None:
+    typed(capsys, "20261122-tp2.json", "-o", "earlier.json")
+    Path("link.json").symlink_to(kept / "20261122-tp2.json")
+    Path("other.json").write_text("[]")
+    before = Path(output).read_bytes()
+    code, _, err = typed(capsys, "20261122-tp2.json", "-o", "first.md", "-o", output)
+    assert (code, "[file-exists]" in err) == ((2, True) if kept_as_it_was else (0, False)), err
+    assert Path(output).read_bytes() == before or not kept_as_it_was
+    assert Path("first.md").exists() != kept_as_it_was, "nothing is written"
+
+
+@pytest.mark.parametrize("end", ["html", "md", "csv"])
+def test_names_in_a_result_stay_text(kept: Path, capsys: pytest.CaptureFixture[str], end: str) -> None:
+    """No code for a browser, nothing that moves a terminal's cursor; names in other scripts as they are."""
+    text = (kept / "20261122-tp2.json").read_text()
+    (kept / "odd.json").write_text(text.replace('"gemma-4-31b-fp8"', '"<script>x</script>\\u001b[31m\\u009b1m 模型"'))
+    assert typed(capsys, "odd.json", "-o", f"x.{end}")[0] == 0
+    shown = Path(f"x.{end}").read_text()
+    assert "模型" in shown
+    assert not {"\x1b", "\x9b"} & {*shown}
+    assert ("<script>x" in shown) == (end == "csv")
+    printed = typed(capsys, "odd.json")[1]
+    assert not {"\x1b", "\x9b"} & {*printed}
+
+
+def test_a_newest_file_that_cannot_be_read_is_told(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("20261122-tp2.json", "20261121-tp1.json"):
+        (kept / name.replace("-", "T120000.0Z-")).write_text((kept / name).read_text())
+    (kept / "20281129T000000.000001Z-x-tp1.json").mkdir()
+    (kept / "20291129T000000.000001Z-x-tp1.json").write_text("{")
+    (kept / "report.json").write_text("{}")
+    code, _, err = typed(capsys)
+    assert (code, err.count("passed over: ")) == (0, 2), err
+    assert "passed over: results/20281129T000000.000001Z-x-tp1.json: " in err.replace(f"{kept.parent}/", "")
