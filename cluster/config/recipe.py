@@ -323,7 +323,7 @@ class Recipe(Strict):
     reference: list[Reference] = key("published numbers to stand beside ours", [], decides="nothing")
     problems: list[KnownProblem] = key("known problems", [], decides="nothing")
     unverified: list[str] = key(
-        "what nobody has shown of this recipe, and what is missing; `recipes list` marks it, `up` prints it",
+        "what nobody has shown of this recipe, and what is missing; `recipes list` marks it, `up` and `fit` print it",
         [],
         decides="nothing",
     )

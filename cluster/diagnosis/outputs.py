@@ -301,9 +301,9 @@ def judge_gpus(output: Output[tuple[gpu.Gpu, ...]]) -> Iterator[Explanation]:
     states = [(gpu.judge_gpu(one), one) for one in output.value]
     held = ([word for word in one.throttle or () if word in gpu.HELD_BACK] for one in output.value)
     if reasons := next(filter(None, held), None):
-        told = next((text for _, text in output.lines if gpu.REASON.match(text)), "Slowdown")
+        reason = next((text for _, text in output.lines if gpu.REASON.match(text)), "Slowdown")
         words = "Slowdown", "clocks", str(output.value[0].power_w or "")
-        yield output.explain("gpu-slowed", told, *words, reasons=", ".join(reasons))
+        yield output.explain("gpu-slowed", reason, *words, reasons=", ".join(reasons))
     if any(state in ("working", "slowed") for state, _ in states):
         return
     for state, one in [row for row in states if row[0] in OF_STATE][:1]:
