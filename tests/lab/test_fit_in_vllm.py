@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loops import each
 from own_lab import CACHE, Lab
 
 from cluster.model.checkpoint import read_local
@@ -39,7 +38,7 @@ def held_by_vllm(model: Path, tp: int, place: Path) -> Any:
 
 @pytest.mark.campaign
 @pytest.mark.timeout(1500)
-@each("toy", TOYS)
+@pytest.mark.parametrize("toy", TOYS)
 def test_vllm_holds_what_was_recorded(toy: str, lab: Lab, tmp_path: Path) -> None:
     """At TP=1 and TP=2; the lab has the toys in its cache."""
     [model] = max(Path(CACHE).glob("models-toys-*"), key=os.path.getmtime).glob(f"*--{toy}/snapshots/*")
