@@ -149,15 +149,15 @@ def main(argv: Sequence[str] | None = None, **given: Any) -> int:
     except OSError as caught:
         if isinstance(caught, BrokenPipeError) and (screen is None or screen.reader_gone):
             return ExitCode.DONE  # `| head` has read enough: nothing is wrong
-        error = ClusterError(_said(caught, screen), code="os-error")
+        error = ClusterError(_describe(caught, screen), code="os-error")
         error.__cause__ = caught
     except Exception as caught:
         error = InternalError(caught)
     return crash.show(error, screen, words)
 
 
-def _said(error: OSError, screen: Screen | None) -> str:
-    """What the system says, with the place that it leaves out."""
+def _describe(error: OSError, screen: Screen | None) -> str:
+    """The error of the system, with the place that it leaves out."""
     if error.filename is None and screen and screen.reader_gone:
         return f"standard output cannot be written: {error.strerror}"
     try:

@@ -263,21 +263,23 @@ def runs(text: str) -> int | str:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"a number or auto is wanted, found {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected a number or auto, found {text!r}") from None
 
 
 def whole(text: str) -> int:
+    """Raises ArgumentTypeError, as argparse has it."""
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"a whole number is wanted, as 2, found {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected a whole number, as 2, found {text!r}") from None
 
 
 def decimal(text: str) -> float:
+    """A finite number. Raises ArgumentTypeError."""
     with suppress(ValueError):
         if math.isfinite(number := float(text)):
             return number
-    raise argparse.ArgumentTypeError(f"a number without a unit is wanted, as 0.5 or 20, found {text!r}")
+    raise argparse.ArgumentTypeError(f"expected a number without a unit, as 0.5 or 20, found {text!r}")
 
 
 TYPES: dict[str, Callable[[str], Any]] = {"N": whole, "S": decimal, "GIB": decimal, "N|auto": runs}
@@ -332,7 +334,7 @@ class Parser(argparse.ArgumentParser):
         self._sorting = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """In the words of one command options may stand anywhere; what it does not know is told with its own usage."""
+        """In the words of one command options may stand anywhere; what is unknown is reported with its own usage."""
         if self._subparsers or self._sorting:
             return super().parse_known_args(args, namespace)
         self._sorting = True  # argparse calls this method for each of the two kinds

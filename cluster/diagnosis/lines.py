@@ -46,7 +46,7 @@ _OF_USER = re.compile(
 
 
 def without_user(data: bytes) -> bytes:
-    """A line up to what a user asked or was told, where a server logs that."""
+    """A line up to the prompt or answer, where a server logs those: their words are no faults."""
     found = _OF_USER.search(data)
     return data[: found.end()] if found else data
 

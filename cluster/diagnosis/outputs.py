@@ -230,7 +230,7 @@ def judge_link_events(output: Output[tuple[links.LinkEvent, ...]]) -> Iterator[E
     shown: dict[str, list[links.LinkEvent]] = {"link-went-down": [], "link-flaps": []}
     for name in dict.fromkeys(event.netdev for event in output.value):
         own = [event for event in output.value if event.netdev == name]
-        states = [True, *(event.is_up for event in own)]  # two programs may tell of one change
+        states = [True, *(event.is_up for event in own)]  # two programs may report one change
         if not own[-1].is_up and (any(event.is_up for event in own) or is_lost(own[-1], output)):
             shown["link-went-down"].append(own[-1])
         if sum(before and not after for before, after in pairwise(states)) > FLAPS:
@@ -463,8 +463,14 @@ KINDS: dict[str, tuple[Callable[[str], Any], Callable[[Output[Any]], Iterator[Ex
 }
 """Each kind of output with its reader, and with what one means by itself, where it means something."""
 COMPARED: tuple[Callable[[Outputs], Iterator[Explanation]], ...] = (
-    *(compare_ports, compare_interfaces, compare_addresses, compare_machines, compare_stores),
-    *(judge_processes, judge_load, judge_reports),
+    compare_ports,
+    compare_interfaces,
+    compare_addresses,
+    compare_machines,
+    compare_stores,
+    judge_processes,
+    judge_load,
+    judge_reports,
 )
 """What several outputs mean together."""
 

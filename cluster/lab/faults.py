@@ -176,7 +176,7 @@ def take_port(scene: Scene) -> None:
 KEPT = "cluster-lab/kept:real"
 MODEL = f"/home/{USER}/.cache/huggingface/hub/{MODEL_FOLDER}"
 KEPT_MODEL = "/var/lib/kept-model"
-STRANGER = "stranger"
+UNMANAGED = "stranger"
 HOOK = f"/{OWN}/bin/nvidia-container-runtime-hook"
 
 stop_docker = sh("pkill -TERM -x dockerd; while pgrep -x dockerd >/dev/null; do sleep 0.1; done")
@@ -339,10 +339,10 @@ FAULTS = {
         "the model is not in the Hugging Face cache", sh(f"test ! -e {MODEL} || mv {MODEL} {KEPT_MODEL}"), restore_model
     ),
     "cut-model": Fault("the model's weight file ends half-way", cut_model, restore_model),
-    STRANGER: Fault(
+    UNMANAGED: Fault(
         "an unmanaged container runs",
-        sh(f"docker run -d --name {STRANGER} --network host --gpus all --entrypoint sleep {REAL} infinity"),
-        sh(f"docker rm -f {STRANGER} >/dev/null 2>&1; true"),
+        sh(f"docker run -d --name {UNMANAGED} --network host --gpus all --entrypoint sleep {REAL} infinity"),
+        sh(f"docker rm -f {UNMANAGED} >/dev/null 2>&1; true"),
     ),
     "low-memory": Fault("MemAvailable reads 1.4 GiB", fill_memory, empty_memory),
     "clock": Fault(

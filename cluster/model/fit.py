@@ -54,8 +54,16 @@ SETTLED_FROM, CAPACITY_FROM = (0, 26), (0, 24)
 """From where on a window keeps the tokens of two batches (PR 47728), and the log counts by requests (first seen)."""
 LOADERS = {"instanttensor": 4.4}
 """GiB that a load-format takes beside the weights (reported by three owners of Sparks; others: not known)."""
-LENGTHS: tuple[str, ...] = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length")
-LENGTHS += ("max_sequence_length", "max_seq_length", "seq_len")
+LENGTHS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "model_max_length",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
+)
 """Keys of config.json for the longest context, of which vLLM takes the least."""
 BATCHED_TOKENS = ((160, 16384), (70, 8192), (0, 2048))
 """vLLM's max-num-batched-tokens by the GiB of a GPU, where no flag says it (engine/arg_utils.py)."""

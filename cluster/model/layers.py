@@ -46,15 +46,19 @@ _UNSAID: Mapping[str, Mapping[str, Any]] = {
 """What a config.json means where it says nothing: the defaults of a family's class (transformers 5.19,
 configuration_*.py). Gemma 3 was published without them."""
 _COUNTS = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "max_position_embeddings")
-_SIZES: tuple[str, ...] = (
+_SIZES = (
     "head_dim",
     "global_head_dim",
     "hidden_size",
     "sliding_window",
     "num_kv_shared_layers",
     "num_experts",
+    "num_experts_per_tok",
+    "n_routed_experts",
+    "num_local_experts",
+    "top_k_experts",
+    "full_attention_interval",
 )
-_SIZES += ("num_experts_per_tok", "n_routed_experts", "num_local_experts", "top_k_experts", "full_attention_interval")
 _FORMS: Mapping[str, type] = {
     "layer_types": list,
     "per_layer_config": dict,

@@ -132,4 +132,4 @@ def test_suite_has_its_own_shapes(bench: Bench, own: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("text", ["few", "3.5", ""])
 def test_runs_is_a_number_or_auto(bench: Bench, text: str) -> None:
     assert parse(["bench", "--runs", "auto"]).runs == "auto"
-    assert "a number or auto is wanted" in bench(2, "--runs", text).err
+    assert "expected a number or auto" in bench(2, "--runs", text).err

@@ -294,12 +294,12 @@ def test_sizes_that_are_none(words: list[str], code: str, capsys: pytest.Capture
 @each(
     "words, said",
     [
-        (["--memory-gib", "nan"], "a number without a unit is wanted, as 0.5 or 20, found 'nan'"),
+        (["--memory-gib", "nan"], "expected a number without a unit, as 0.5 or 20, found 'nan'"),
         (["--memory-gib", "inf"], "found 'inf'"),
         (["--leave", "nan"], "found 'nan'"),
-        (["--leave", "20GiB"], "a number without a unit is wanted, as 0.5 or 20, found '20GiB'"),
+        (["--leave", "20GiB"], "expected a number without a unit, as 0.5 or 20, found '20GiB'"),
         (["--acceptance", "70%"], "found '70%'"),
-        (["--sequences", "1e3"], "a whole number is wanted, as 2, found '1e3'"),
+        (["--sequences", "1e3"], "expected a whole number, as 2, found '1e3'"),
     ],
 )
 def test_words_that_are_no_number(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,8 +88,8 @@ def compute_apps(given: dict[str, Any]) -> list[App]:
         if name.startswith("VLLM::EngineCore") and read(f"/proc/{pid}/cgroup") not in places:
             workers[pid] = name
     rows = [(pid, name, mib(pid)) for pid, name in sorted(workers.items()) if mib(pid)]
-    strangers = [(int(pid), titles.get(int(pid), ""), size) for pid, size in given.get("apps", {}).items()]
-    return rows + [row for row in strangers if row[1]]
+    others = [(int(pid), titles.get(int(pid), ""), size) for pid, size in given.get("apps", {}).items()]
+    return rows + [row for row in others if row[1]]
 
 
 def reading(given: dict[str, Any]) -> dict[str, Any]:
