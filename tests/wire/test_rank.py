@@ -455,8 +455,8 @@ def test_a_silent_peer_ends_the_other_rank(deployment: Deployment, frozen: int) 
 
 
 def test_beats_keep_a_quiet_pair_alive(deployment: Deployment) -> None:
-    head, worker = deployment.pair(silence_s=1)
-    time.sleep(2.5)
+    head, worker = deployment.pair(silence_s=2.5)
+    time.sleep(5.5)
     assert head.process.poll() is None
     assert worker.process.poll() is None
 
